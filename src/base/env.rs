@@ -1,0 +1,75 @@
+//! The environment variables gpuctl reads: this list and no other. Read once, passed on as a value.
+
+use super::error::{Code, Error};
+
+/// Values of the `GPUCTL_*` variables; unset and empty are the same.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Env {
+    /// `GPUCTL_PROFILE`: a profile file, or `preset:NAME`.
+    pub profile: Option<String>,
+    /// `GPUCTL_DISABLE_GPU=1`: no GPU is probed, listed as usable, or run on any path.
+    pub disable_gpu: bool,
+    /// `GPUCTL_CPU_ISA`: caps the CPU kernels' instruction set: `baseline`, `avx2`, `avx512`.
+    pub cpu_isa: Option<String>,
+    /// `GPUCTL_REQUIRE`: backends that must be there, comma separated; a missing one is an error.
+    pub require: Vec<String>,
+    /// `$XDG_CONFIG_HOME/gpuctl`, or its usual default below the home folder.
+    pub config_dir: Option<std::path::PathBuf>,
+    /// `$XDG_STATE_HOME/gpuctl`, or its usual default below the home folder.
+    pub state_dir: Option<std::path::PathBuf>,
+}
+
+impl Env {
+    /// Reads the process's environment.
+    pub fn read() -> Result<Self, Error> {
+        Self::from_lookup(|name| std::env::var(name).ok())
+    }
+
+    /// The same from any source of variables; used by tests.
+    pub fn from_lookup(get: impl Fn(&str) -> Option<String>) -> Result<Self, Error> {
+        let var = |name: &str| get(name).filter(|v| !v.is_empty());
+        let flag = |name: &str| match var(name).as_deref() {
+            None | Some("0" | "false" | "no" | "off") => Ok(false),
+            Some("1" | "true" | "yes" | "on") => Ok(true),
+            Some(other) => Err(Error::new(Code::BadArgument, format!("{name}='{other}': expected 1 or 0"))),
+        };
+        let dir = |xdg: &str, below: &str| {
+            let base = var(xdg)
+                .map(std::path::PathBuf::from)
+                .filter(|p| p.is_absolute())
+                .or_else(|| var("HOME").map(|h| std::path::Path::new(&h).join(below)));
+            base.map(|b| b.join("gpuctl"))
+        };
+        Ok(Env {
+            profile: var("GPUCTL_PROFILE"),
+            disable_gpu: flag("GPUCTL_DISABLE_GPU")?,
+            cpu_isa: var("GPUCTL_CPU_ISA"),
+            require: var("GPUCTL_REQUIRE")
+                .map(|v| v.split(',').map(|s| s.trim().to_string()).filter(|s| !s.is_empty()).collect())
+                .unwrap_or_default(),
+            config_dir: dir("XDG_CONFIG_HOME", ".config"),
+            state_dir: dir("XDG_STATE_HOME", ".local/state"),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_are_strict_and_dirs_follow_xdg() {
+        let env = Env::from_lookup(|n| match n {
+            "GPUCTL_DISABLE_GPU" => Some("1".into()),
+            "HOME" => Some("/home/u".into()),
+            "XDG_STATE_HOME" => Some("relative/is/ignored".into()),
+            _ => None,
+        })
+        .unwrap();
+        assert!(env.disable_gpu);
+        assert_eq!(env.config_dir.unwrap(), std::path::Path::new("/home/u/.config/gpuctl"));
+        assert_eq!(env.state_dir.unwrap(), std::path::Path::new("/home/u/.local/state/gpuctl"));
+        let bad = Env::from_lookup(|n| (n == "GPUCTL_DISABLE_GPU").then(|| "maybe".into()));
+        assert!(bad.unwrap_err().to_string().contains("maybe"));
+    }
+}

@@ -1,0 +1,141 @@
+//! What only the operating system can tell or do: affinity, memory of this process, its open files.
+//!
+//! Linux is what is tested; elsewhere each function says that it does not know (`None`).
+
+#![allow(unsafe_code)]
+
+/// CPUs on which this thread may run (affinity and cpuset respected), in ascending order; empty if unknown.
+pub fn allowed_cpus() -> Vec<usize> {
+    #[cfg(target_os = "linux")]
+    {
+        // SAFETY: an all-zero cpu_set_t is a valid empty set.
+        let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+        // SAFETY: `set` is a valid, writable cpu_set_t of the size given; 0 names the calling thread.
+        let rc = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) };
+        if rc == 0 {
+            let limit = libc::CPU_SETSIZE as usize;
+            // SAFETY: the index is below CPU_SETSIZE and `set` is initialised.
+            return (0..limit).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) }).collect();
+        }
+    }
+    Vec::new()
+}
+
+/// Pins the calling thread, which the caller must have created, to one CPU. True on success.
+pub fn pin_current_thread(cpu: usize) -> bool {
+    #[cfg(target_os = "linux")]
+    {
+        if cpu >= libc::CPU_SETSIZE as usize {
+            return false;
+        }
+        // SAFETY: an all-zero cpu_set_t is a valid empty set.
+        let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+        // SAFETY: the index was checked against CPU_SETSIZE.
+        unsafe { libc::CPU_SET(cpu, &mut set) };
+        // SAFETY: `set` is a valid cpu_set_t of the size given; 0 names the calling thread.
+        return unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) } == 0;
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = cpu;
+        false
+    }
+}
+
+/// Total and available memory of the host in bytes, the cgroup's limit respected.
+pub fn memory() -> Option<(u64, u64)> {
+    let mut system = sysinfo::System::new().ok()?;
+    system.refresh_memory();
+    let (total, available) = (system.total_memory(), system.available_memory());
+    Some(match system.cgroup_limits() {
+        Some(limits) if limits.total_memory > 0 && limits.total_memory < total => {
+            (limits.total_memory, limits.free_memory.min(available))
+        }
+        _ => (total, available),
+    })
+}
+
+/// Model name of the processor with its family and model numbers; the architecture where that is unknown.
+pub fn cpu_name() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let field = |name: &str| {
+        let line = text.lines().find(|l| l.split(':').next().is_some_and(|key| key.trim() == name))?;
+        line.split_once(':').map(|(_, value)| value.trim().to_string())
+    };
+    match (field("model name"), field("cpu family"), field("model")) {
+        (Some(name), Some(family), Some(model)) => format!("{name} (family {family}, model {model})"),
+        (Some(name), ..) => name,
+        _ => std::env::consts::ARCH.to_string(),
+    }
+}
+
+/// Name and version of the operating system and its kernel.
+pub fn os_name() -> String {
+    let part = |v: Option<String>| v.unwrap_or_else(|| "?".into());
+    format!(
+        "{}, kernel {}",
+        part(sysinfo::System::long_os_version().ok()),
+        part(sysinfo::System::kernel_version().ok())
+    )
+}
+
+/// Resident memory of this process in bytes (`/proc/self/statm`, field 2 times the page size).
+pub fn rss_bytes() -> Option<u64> {
+    let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: u64 = statm.split_whitespace().nth(1)?.parse().ok()?;
+    Some(pages * page_size()?)
+}
+
+fn page_size() -> Option<u64> {
+    #[cfg(unix)]
+    {
+        // SAFETY: sysconf only reads its integer argument.
+        let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        u64::try_from(size).ok()
+    }
+    #[cfg(not(unix))]
+    None
+}
+
+/// Number of open file descriptors of this process.
+pub fn open_fds() -> Option<u64> {
+    // The folder handle itself is one of them.
+    std::fs::read_dir("/proc/self/fd").ok().map(|d| (d.count() as u64).saturating_sub(1))
+}
+
+/// Number of threads of this process.
+pub fn threads() -> Option<u64> {
+    std::fs::read_dir("/proc/self/task").ok().map(|d| d.count() as u64)
+}
+
+/// Asks the process `pid`, a child of ours, to end (SIGTERM). True if it was told.
+pub fn terminate(pid: u32) -> bool {
+    #[cfg(unix)]
+    {
+        let Ok(pid) = i32::try_from(pid) else { return false };
+        // SAFETY: kill only takes integers; a positive pid names one process.
+        return pid > 0 && unsafe { libc::kill(pid, libc::SIGTERM) } == 0;
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = pid;
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn linux_tells_everything() {
+        let cpus = allowed_cpus();
+        assert!(!cpus.is_empty());
+        assert!(rss_bytes().unwrap() > 100_000);
+        assert!(open_fds().unwrap() >= 3);
+        assert!(threads().unwrap() >= 1);
+        let pinned = std::thread::spawn(move || pin_current_thread(cpus[0]) && allowed_cpus() == [cpus[0]]);
+        assert!(pinned.join().unwrap());
+    }
+}

@@ -1,0 +1,347 @@
+//! What jobs put out: one record per result, the same in JSON, CSV, tables and charts.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::attr::Attrs;
+use super::case::Case;
+use super::device_info::{Absence, DeviceInfo};
+use super::dtype::DType;
+
+/// How a row ended. Only `Ok` rows carry results that may be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    /// Done; the result was checked where the job checks.
+    Ok,
+    /// The device cannot do it; the reason says why.
+    Unsupported,
+    /// Left out on purpose; the reason says why.
+    Skipped,
+    /// It failed; the reason says how.
+    Failed,
+    /// Done, but the numbers contradict each other or physics; not to be trusted.
+    Suspect,
+}
+
+impl Status {
+    /// The word used in every output.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Status::Ok => "ok",
+            Status::Unsupported => "unsupported",
+            Status::Skipped => "skipped",
+            Status::Failed => "failed",
+            Status::Suspect => "suspect",
+        }
+    }
+}
+
+/// What was run where; common to bench and verify records.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Subject {
+    /// Op name.
+    pub op: String,
+    /// Dtype of the operands.
+    pub dtype: DType,
+    /// Sizes by dimension name.
+    pub shape: BTreeMap<String, u64>,
+    /// Sizes in declared order: `m64,n64,k64`.
+    pub shape_text: String,
+    /// The op's threshold measure of this shape (elements, m·n·k, ...).
+    pub work: u64,
+    /// Unit of `work`.
+    pub work_unit: String,
+    /// Attributes that differ from their defaults.
+    pub attrs: Attrs,
+    /// Device asked for.
+    pub device: String,
+    /// Its uid.
+    pub uid: String,
+    /// Device that did the work; empty if none did.
+    pub ran_on: String,
+    /// Kernel variant.
+    pub variant: String,
+    /// How it ended.
+    pub status: Status,
+    /// Why it did not end `ok`, or why this variant was chosen.
+    pub reason: String,
+    /// Remarks: `simulated`, `software`, `above-peak`, ...
+    pub flags: Vec<String>,
+}
+
+impl Subject {
+    /// The parts of a record that the case tells.
+    pub fn of(case: &Case, work: u64, work_unit: &str, device: &DeviceInfo) -> Self {
+        let mut flags = Vec::new();
+        match device.class {
+            super::device_info::DeviceClass::Software => flags.push("software".to_string()),
+            super::device_info::DeviceClass::Simulated => flags.push("simulated".to_string()),
+            _ => {}
+        }
+        Subject {
+            op: case.op.to_string(),
+            dtype: case.dtype,
+            shape: case.dims.iter().map(|(n, v)| ((*n).to_string(), *v)).collect(),
+            shape_text: case.shape_text(),
+            work,
+            work_unit: work_unit.to_string(),
+            attrs: case.attrs.clone(),
+            device: device.id.clone(),
+            uid: device.uid.clone(),
+            ran_on: String::new(),
+            variant: String::new(),
+            status: Status::Skipped,
+            reason: String::new(),
+            flags,
+        }
+    }
+}
+
+/// Median seconds of each phase of a call with operands in host memory; `None`: not measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Phases {
+    /// Allocation of all buffers.
+    pub alloc: Option<f64>,
+    /// Host to device copies.
+    pub h2d: Option<f64>,
+    /// Host time to submit the launches.
+    pub launch: Option<f64>,
+    /// The kernel on the device, by device events where the API has them, else submit to completion less `launch`.
+    pub kernel: Option<f64>,
+    /// Wait of the host after the kernel had ended.
+    pub sync: Option<f64>,
+    /// Device to host copies.
+    pub d2h: Option<f64>,
+}
+
+/// One row of `bench`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BenchRecord {
+    /// What ran where.
+    #[serde(flatten)]
+    pub subject: Subject,
+    /// `resident` or `always`.
+    pub residency: String,
+    /// Calls per transfer; 1 except for residency `once`.
+    pub k: u64,
+    /// CPU threads of the baseline.
+    pub threads: u32,
+    /// Number of samples.
+    pub samples: u64,
+    /// The samples in seconds per call, in order, at most 200.
+    pub samples_s: Vec<f64>,
+    /// Median seconds per call.
+    pub median_s: Option<f64>,
+    /// 95 % interval of the median.
+    pub ci_s: Option<[f64; 2]>,
+    /// Fastest sample.
+    pub min_s: Option<f64>,
+    /// 95th percentile.
+    pub p95_s: Option<f64>,
+    /// 99th percentile.
+    pub p99_s: Option<f64>,
+    /// Arithmetic rate at the median.
+    pub gflops: Option<f64>,
+    /// Compulsory traffic over the median, 10^9 bytes per second.
+    pub gbps: Option<f64>,
+    /// Share of the device's known peak; `None` where no peak is known.
+    pub peak_fraction: Option<f64>,
+    /// The phases apart.
+    pub phases_s: Phases,
+    /// Median of the CPU over the median here, sampled interleaved; `None` on the CPU itself.
+    pub speedup_vs_cpu: Option<f64>,
+    /// 95 % interval of the speed-up.
+    pub speedup_ci: Option<[f64; 2]>,
+}
+
+/// One case of `verify`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct VerifyRecord {
+    /// What ran where.
+    #[serde(flatten)]
+    pub subject: Subject,
+    /// Full case name.
+    pub case: String,
+    /// Largest error in units in the last place of the oracle's value.
+    pub max_ulp: f64,
+    /// Largest relative error.
+    pub max_rel: f64,
+    /// Largest absolute error.
+    pub max_abs: f64,
+    /// Largest absolute difference from the CPU's result, where both ran.
+    pub max_vs_cpu: Option<f64>,
+    /// Flat index of the element whose error is the largest share of its bound.
+    pub worst_index: Option<u64>,
+    /// That element's computed value.
+    pub worst_got: Option<f64>,
+    /// That element's oracle value.
+    pub worst_want: Option<f64>,
+    /// That element's bound (absolute).
+    pub worst_bound: Option<f64>,
+    /// Number of elements compared.
+    pub compared: u64,
+    /// Number of elements beyond their bound.
+    pub wrong: u64,
+    /// The bound in words, with its source.
+    pub tolerance: String,
+    /// True if the seeds' strict line (1e-6 f32, 1e-12 f64, scaled error) holds.
+    pub strict_met: Option<bool>,
+    /// The command that reruns this case alone.
+    pub rerun: String,
+}
+
+/// One key of `calibrate`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CalibrateRecord {
+    /// Op name.
+    pub op: String,
+    /// Dtype.
+    pub dtype: DType,
+    /// Shape family.
+    pub family: String,
+    /// Device id.
+    pub device: String,
+    /// Device uid.
+    pub uid: String,
+    /// `always` or `resident`.
+    pub residency: String,
+    /// CPU threads.
+    pub threads: u32,
+    /// CPU variant.
+    pub cpu_variant: String,
+    /// GPU kernel variant.
+    pub kernel: String,
+    /// `always | never | crossing | non-monotone | inconclusive | unmeasured | unsafe`.
+    pub verdict: String,
+    /// Unit of crossing, ci and threshold.
+    pub unit: String,
+    /// Smallest size from which the GPU wins at every larger one.
+    pub crossing: Option<u64>,
+    /// 95 % interval of the crossing.
+    pub ci: Option<[u64; 2]>,
+    /// crossing × margin.
+    pub threshold: Option<u64>,
+    /// The evidence.
+    pub points: Vec<CalibratePoint>,
+    /// Remarks.
+    pub reason: String,
+}
+
+/// One measured size of a key.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CalibratePoint {
+    /// Size in the op's unit.
+    pub size: u64,
+    /// Median seconds on the CPU.
+    pub cpu_s: f64,
+    /// Median seconds on the device.
+    pub gpu_s: f64,
+    /// 95 % interval of cpu/gpu.
+    pub ratio_ci: [f64; 2],
+    /// Number of interleaved pairs.
+    pub pairs: u64,
+}
+
+/// One scenario of `stress` on one device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StressRecord {
+    /// Scenario name.
+    pub scenario: String,
+    /// Device id.
+    pub device: String,
+    /// Device uid.
+    pub uid: String,
+    /// `pass | leak | degradation | corruption | crash | hang | inconclusive`.
+    pub verdict: String,
+    /// Why.
+    pub reason: String,
+    /// Seconds tested.
+    pub seconds: f64,
+    /// Cycles (ops, allocations or rounds) planned at least.
+    pub planned: u64,
+    /// Cycles done.
+    pub done: u64,
+    /// Result bytes compared with verified references.
+    pub bytes_checked: u64,
+    /// Comparisons that failed.
+    pub mismatches: u64,
+    /// Samples over time.
+    pub series: Vec<StressSample>,
+    /// The command that repeats the run.
+    pub rerun: String,
+}
+
+/// State of a soak at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StressSample {
+    /// Seconds since the start.
+    pub t: f64,
+    /// Live device buffers in the ledger.
+    pub buffers: u64,
+    /// Their bytes.
+    pub buffer_bytes: u64,
+    /// Other live objects in the ledger: queues, programs, events.
+    pub objects: u64,
+    /// Resident memory of the worker.
+    pub rss_bytes: Option<u64>,
+    /// Open file descriptors of the worker.
+    pub fds: Option<u64>,
+    /// Cycles since the sample before, per second.
+    pub rate: f64,
+}
+
+/// Any result.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum Record {
+    /// A row of `bench`.
+    Bench(Box<BenchRecord>),
+    /// A case of `verify`.
+    Verify(Box<VerifyRecord>),
+    /// A key of `calibrate`.
+    Calibrate(Box<CalibrateRecord>),
+    /// A scenario of `stress`.
+    Stress(Box<StressRecord>),
+}
+
+/// The host that measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Host {
+    /// CPU model.
+    pub cpu: String,
+    /// CPUs this process may use.
+    pub cpus: u32,
+    /// Memory in bytes.
+    pub memory_bytes: u64,
+    /// Operating system and kernel.
+    pub os: String,
+}
+
+/// The JSON document of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Document {
+    /// Version of this layout.
+    pub schema: u32,
+    /// gpuctl's version.
+    pub gpuctl: String,
+    /// The command line.
+    pub command: Vec<String>,
+    /// False if the run was cut short; what is here is still valid.
+    pub complete: bool,
+    /// Exit code of the run.
+    pub exit_code: u8,
+    /// The host.
+    pub host: Host,
+    /// Devices that took part (for `devices`: all).
+    pub devices: Vec<DeviceInfo>,
+    /// Backends and devices that are not usable, and why.
+    pub absent: Vec<Absence>,
+    /// The results.
+    pub records: Vec<Record>,
+}
+
+/// Version of [`Document`]'s layout.
+pub const SCHEMA: u32 = 1;

@@ -1,0 +1,386 @@
+//! The host's processor. Owns its threads: several devices with different numbers of threads may exist side by side.
+//!
+//! Launches run at once on the calling thread plus the device's workers; a queue therefore never has unfinished work.
+
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::base::{Backend, Clock, Code, DType, DeviceClass, DeviceInfo, Error, Feature, Lang, RealClock, Result, os};
+use crate::kernel::cpu::Call;
+use crate::kernel::{CpuCtx, Isa, NativeArgs, NativeFn};
+
+use super::{
+    Buffer, BuildStats, Device, Health, Kind, Launch, Ledger, Mark, MemoryKind, MemoryState, Program, Queue, Source,
+    Span, Waited, next_serial, no_memory_kind,
+};
+
+/// Whether the workers stay on one CPU each. Measuring wants it; a library inside somebody's program does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pin {
+    /// Worker i runs on the (i+1)th allowed CPU, leaving the first to the caller.
+    Workers,
+    /// The operating system decides.
+    Free,
+}
+
+/// The processor as a device.
+pub struct CpuDevice {
+    info: DeviceInfo,
+    serial: u64,
+    clock: Arc<dyn Clock>,
+    ledger: Arc<Ledger>,
+    core: Arc<Core>,
+}
+
+struct Core {
+    threads: usize,
+    isa: Isa,
+    pool: Option<rayon::ThreadPool>,
+}
+
+/// Storage is allocated in lines so that every dtype and vector is aligned.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+struct CpuBuffer(RwLock<Vec<Line>>);
+
+struct CpuProgram {
+    run: NativeFn,
+    dtype: DType,
+}
+
+/// Number of CPUs that this process may use.
+pub fn available_threads() -> usize {
+    match os::allowed_cpus().len() {
+        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        n => n,
+    }
+}
+
+impl CpuDevice {
+    /// A device with `threads` threads (0: all that are allowed), the caller's included.
+    pub fn new(threads: usize, isa: Isa, pin: Pin) -> Result<Self> {
+        let available = available_threads();
+        let threads = if threads == 0 { available } else { threads };
+        let cpus = os::allowed_cpus();
+        let pool = if threads > 1 {
+            let mut builder = rayon::ThreadPoolBuilder::new()
+                .num_threads(threads - 1)
+                .thread_name(|i| format!("gpuctl-cpu-{}", i + 1));
+            if pin == Pin::Workers && !cpus.is_empty() {
+                // Not pinning is no failure: the worker then runs wherever the system puts it.
+                builder = builder.start_handler(move |i| {
+                    os::pin_current_thread(cpus[(i + 1) % cpus.len()]);
+                });
+            }
+            Some(builder.build().map_err(|e| Error::new(Code::KernelFailed, "no worker threads").caused_by(e))?)
+        } else {
+            None
+        };
+        let memory = os::memory().map(|m| m.0);
+        Ok(CpuDevice {
+            info: DeviceInfo {
+                id: "cpu".into(),
+                uid: "cpu".into(),
+                name: os::cpu_name(),
+                vendor: String::new(),
+                backend: Backend::Cpu,
+                class: DeviceClass::Cpu,
+                driver: format!("gpuctl {}", env!("CARGO_PKG_VERSION")),
+                api: format!("{} threads, {}", threads, isa.name()),
+                langs: vec![Lang::Native],
+                memory_bytes: memory,
+                max_alloc_bytes: memory.unwrap_or(i64::MAX as u64),
+                max_binding_bytes: memory.unwrap_or(i64::MAX as u64),
+                max_group: 1,
+                max_groups: [u64::MAX; 3],
+                local_bytes: 0,
+                compute_units: threads as u32,
+                compute_capability: None,
+                dtypes: DType::ALL.to_vec(),
+                features: vec![Feature::Fp64, Feature::Int64, Feature::SmallInt],
+                libraries: vec![],
+                unified_memory: true,
+                notes: vec!["f16 and bf16 are stored, arithmetic is f32".into()],
+            },
+            serial: next_serial(),
+            clock: Arc::new(RealClock::new()),
+            ledger: Ledger::new(),
+            core: Arc::new(Core { threads, isa, pool }),
+        })
+    }
+
+    /// Replaces identity and clock; the simulator builds its devices on this one.
+    pub(super) fn disguised(mut self, info: DeviceInfo, clock: Arc<dyn Clock>) -> Self {
+        self.info = info;
+        self.clock = clock;
+        self
+    }
+}
+
+impl Device for CpuDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+    fn serial(&self) -> u64 {
+        self.serial
+    }
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::clone(&self.clock)
+    }
+    fn ledger(&self) -> &Arc<Ledger> {
+        &self.ledger
+    }
+    fn memory(&self) -> MemoryState {
+        let now = os::memory();
+        MemoryState { total: now.map(|m| m.0), free: now.map(|m| m.1) }
+    }
+
+    fn alloc(&self, bytes: u64, kind: MemoryKind) -> Result<Buffer> {
+        if kind != MemoryKind::Device {
+            return Err(no_memory_kind(kind, "the CPU computes in ordinary memory").device(&self.info.id));
+        }
+        if bytes > self.info.max_alloc_bytes {
+            return Err(Error::new(
+                Code::AllocTooLarge,
+                format!("{bytes} bytes asked, the limit is {}", self.info.max_alloc_bytes),
+            )
+            .device(&self.info.id));
+        }
+        let lines = bytes.div_ceil(64) as usize;
+        let storage = bytemuck::allocation::try_zeroed_vec::<Line>(lines)
+            .map_err(|()| Error::new(Code::OutOfDeviceMemory, format!("{bytes} bytes")).device(&self.info.id))?;
+        let ticket = self.ledger.enter(Kind::Buffer, bytes);
+        Ok(Buffer::new(CpuBuffer(RwLock::new(storage)), bytes, self.serial, ticket))
+    }
+
+    fn build(&self, source: Source<'_>, _: Option<&[u8]>) -> Result<Program> {
+        let Source::Native(run, dtype) = source else {
+            return Err(
+                Error::new(Code::FeatureUnsupported, "the CPU takes native functions only").device(&self.info.id)
+            );
+        };
+        let ticket = self.ledger.enter(Kind::Program, 0);
+        Ok(Program::new(CpuProgram { run, dtype }, self.serial, ticket, None, BuildStats::default()))
+    }
+
+    fn queue(&self) -> Result<Box<dyn Queue>> {
+        Ok(Box::new(CpuQueue {
+            serial: self.serial,
+            clock: Arc::clone(&self.clock),
+            core: Arc::clone(&self.core),
+            marks: Vec::new(),
+            _ticket: self.ledger.enter(Kind::Queue, 0),
+        }))
+    }
+
+    fn health(&self) -> Health {
+        Health::Usable
+    }
+}
+
+struct CpuQueue {
+    serial: u64,
+    clock: Arc<dyn Clock>,
+    core: Arc<Core>,
+    /// Host times of all marks: a mark is an index.
+    marks: Vec<f64>,
+    _ticket: super::Ticket,
+}
+
+impl CpuQueue {
+    fn read_guard<'b>(&self, b: &'b Buffer) -> Result<RwLockReadGuard<'b, Vec<Line>>> {
+        Ok(b.raw::<CpuBuffer>(self.serial)?.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+    fn write_guard<'b>(&self, b: &'b Buffer) -> Result<RwLockWriteGuard<'b, Vec<Line>>> {
+        Ok(b.raw::<CpuBuffer>(self.serial)?.0.write().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+fn range(offset: u64, len: u64) -> std::ops::Range<usize> {
+    offset as usize..(offset + len) as usize
+}
+
+impl Queue for CpuQueue {
+    fn write(&mut self, dst: &Buffer, offset: u64, data: &[u8]) -> Result<()> {
+        dst.check(offset, data.len() as u64)?;
+        let mut guard = self.write_guard(dst)?;
+        bytemuck::cast_slice_mut::<Line, u8>(&mut guard)[range(offset, data.len() as u64)].copy_from_slice(data);
+        Ok(())
+    }
+
+    fn read(&mut self, src: &Buffer, offset: u64, out: &mut [u8]) -> Result<()> {
+        src.check(offset, out.len() as u64)?;
+        let guard = self.read_guard(src)?;
+        out.copy_from_slice(&bytemuck::cast_slice::<Line, u8>(&guard)[range(offset, out.len() as u64)]);
+        Ok(())
+    }
+
+    fn copy(&mut self, src: &Buffer, src_offset: u64, dst: &Buffer, dst_offset: u64, bytes: u64) -> Result<()> {
+        src.check(src_offset, bytes)?;
+        dst.check(dst_offset, bytes)?;
+        if std::ptr::eq(src.raw::<CpuBuffer>(self.serial)?, dst.raw::<CpuBuffer>(self.serial)?) {
+            let mut guard = self.write_guard(dst)?;
+            bytemuck::cast_slice_mut::<Line, u8>(&mut guard).copy_within(range(src_offset, bytes), dst_offset as usize);
+            return Ok(());
+        }
+        let from = self.read_guard(src)?;
+        let mut to = self.write_guard(dst)?;
+        bytemuck::cast_slice_mut::<Line, u8>(&mut to)[range(dst_offset, bytes)]
+            .copy_from_slice(&bytemuck::cast_slice::<Line, u8>(&from)[range(src_offset, bytes)]);
+        Ok(())
+    }
+
+    fn fill(&mut self, dst: &Buffer, offset: u64, bytes: u64, value: u8) -> Result<()> {
+        dst.check(offset, bytes)?;
+        let mut guard = self.write_guard(dst)?;
+        bytemuck::cast_slice_mut::<Line, u8>(&mut guard)[range(offset, bytes)].fill(value);
+        Ok(())
+    }
+
+    fn launch(&mut self, launch: &Launch) -> Result<()> {
+        let program = launch.program.raw::<CpuProgram>(self.serial)?;
+        // Each buffer is locked once, in order of address, so that threads sharing buffers cannot deadlock.
+        let mut order: Vec<(usize, usize, bool)> = Vec::with_capacity(launch.args.len());
+        for (i, slice) in launch.args.iter().enumerate() {
+            slice.buffer.check(slice.offset, slice.bytes)?;
+            if slice.offset % 64 != 0 {
+                return Err(Error::new(Code::BufferBounds, "slices on the CPU start at multiples of 64 bytes"));
+            }
+            let address = std::ptr::from_ref(slice.buffer.raw::<CpuBuffer>(self.serial)?).addr();
+            order.push((address, i, launch.writes.get(i).copied().unwrap_or(false)));
+        }
+        order.sort_unstable();
+        if order.windows(2).any(|w| w[0].0 == w[1].0 && (w[0].2 || w[1].2)) {
+            return Err(Error::new(Code::BadArgument, "a written buffer may appear only once in a launch"));
+        }
+        enum Guard<'b> {
+            Read(RwLockReadGuard<'b, Vec<Line>>),
+            Write(RwLockWriteGuard<'b, Vec<Line>>),
+        }
+        let mut guards: Vec<(usize, Guard<'_>)> = Vec::with_capacity(order.len());
+        for (address, i, write) in &order {
+            if guards.last().is_some_and(|(a, _)| a == address) {
+                continue;
+            }
+            let buffer = &launch.args[*i].buffer;
+            let guard =
+                if *write { Guard::Write(self.write_guard(buffer)?) } else { Guard::Read(self.read_guard(buffer)?) };
+            guards.push((*address, guard));
+        }
+        enum View<'b> {
+            Read(&'b [u8]),
+            Write(Option<&'b mut [u8]>),
+        }
+        let mut views: Vec<(usize, View<'_>)> = guards
+            .iter_mut()
+            .map(|(address, guard)| {
+                let view = match guard {
+                    Guard::Read(g) => View::Read(bytemuck::cast_slice(g.as_slice())),
+                    Guard::Write(g) => View::Write(Some(bytemuck::cast_slice_mut(g.as_mut_slice()))),
+                };
+                (*address, view)
+            })
+            .collect();
+        let mut args = NativeArgs { ins: Vec::new(), outs: Vec::new() };
+        for slice in &launch.args {
+            let address = std::ptr::from_ref(slice.buffer.raw::<CpuBuffer>(self.serial)?).addr();
+            let Some((_, view)) = views.iter_mut().find(|(a, _)| *a == address) else { continue };
+            match view {
+                View::Read(bytes) => args.ins.push(&bytes[range(slice.offset, slice.bytes)]),
+                View::Write(bytes) => {
+                    if let Some(bytes) = bytes.take() {
+                        args.outs.push(&mut bytes[range(slice.offset, slice.bytes)]);
+                    }
+                }
+            }
+        }
+        let ctx = CpuCtx { threads: self.core.threads, isa: self.core.isa, pool: self.core.pool.as_ref() };
+        let call = Call { dtype: program.dtype, params: launch.params.clone() };
+        (program.run)(&ctx, &mut args, &call)
+    }
+
+    fn mark(&mut self) -> Result<Mark> {
+        self.marks.push(self.clock.now());
+        Ok(Mark(self.marks.len() as u64 - 1))
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn wait(&mut self, _: Mark, _: Duration) -> Result<Waited> {
+        Ok(Waited::Done)
+    }
+
+    fn span(&mut self, from: Mark, to: Mark) -> Result<Span> {
+        let at = |m: Mark| {
+            self.marks
+                .get(m.0 as usize)
+                .copied()
+                .ok_or_else(|| Error::new(Code::Internal, "the mark belongs to another queue"))
+        };
+        let seconds = at(to)? - at(from)?;
+        Ok(Span { device: Some(seconds), host: seconds })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::Cost;
+    use crate::device::Slice;
+    use crate::kernel::Param;
+    use crate::kernel::cpu::movement;
+
+    fn device() -> CpuDevice {
+        CpuDevice::new(2, Isa::detect(), Pin::Free).unwrap()
+    }
+
+    fn launch(d: &CpuDevice, args: Vec<Slice>) -> Launch {
+        Launch {
+            program: d.build(Source::Native(movement::transpose, DType::F32), None).unwrap(),
+            group: [1; 3],
+            groups: [1; 3],
+            writes: vec![false, true],
+            args,
+            params: vec![Param::U64(2), Param::U64(3)],
+            cost: Cost::default(),
+        }
+    }
+
+    #[test]
+    fn runs_a_kernel_and_keeps_the_ledger() {
+        let d = device();
+        let (x, y) = (d.alloc(24, MemoryKind::Device).unwrap(), d.alloc(24, MemoryKind::Device).unwrap());
+        let mut q = d.queue().unwrap();
+        q.write(&x, 0, bytemuck::cast_slice(&[1f32, 2.0, 3.0, 4.0, 5.0, 6.0])).unwrap();
+        q.launch(&launch(&d, vec![Slice::whole(&x), Slice::whole(&y)])).unwrap();
+        let mut out = [0f32; 6];
+        q.read(&y, 0, bytemuck::cast_slice_mut(&mut out)).unwrap();
+        assert_eq!(out, [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
+        assert_eq!((d.ledger().state().buffers, d.ledger().state().bytes), (2, 48));
+        drop((x, y, q));
+        assert_eq!((d.ledger().state().buffers, d.ledger().state().objects()), (0, 0));
+    }
+
+    #[test]
+    fn misuse_is_a_typed_error() {
+        let (d, other) = (device(), device());
+        let x = d.alloc(24, MemoryKind::Device).unwrap();
+        let mut q = d.queue().unwrap();
+        assert_eq!(q.write(&x, 20, &[0; 8]).unwrap_err().code(), Code::BufferBounds);
+        let both = launch(&d, vec![Slice::whole(&x), Slice::whole(&x)]);
+        assert_eq!(q.launch(&both).unwrap_err().code(), Code::BadArgument);
+        let foreign = other.alloc(24, MemoryKind::Device).unwrap();
+        assert_eq!(q.write(&foreign, 0, &[0; 4]).unwrap_err().code(), Code::BufferForeign);
+        let short = d.alloc(8, MemoryKind::Device).unwrap();
+        let l = launch(&d, vec![Slice::whole(&x), Slice::whole(&short)]);
+        assert_eq!(q.launch(&l).unwrap_err().code(), Code::BufferBounds, "the output is too short for 2x3");
+        assert_eq!(d.alloc(4, MemoryKind::Pinned).unwrap_err().code(), Code::FeatureUnsupported);
+        assert_eq!(d.alloc(u64::MAX, MemoryKind::Device).unwrap_err().code(), Code::AllocTooLarge);
+    }
+}

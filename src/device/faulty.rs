@@ -1,0 +1,1 @@
+//! A decorator that plants faults.

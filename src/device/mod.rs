@@ -1,0 +1,314 @@
+//! Where kernels run. Each backend is one file (or folder) that implements [`Device`] and [`Queue`]; nothing above this
+//! layer knows an API.
+//!
+//! Invariants: the traits know no op and never grow when one is added; every library is opened at run time; a panic or
+//! late error of a driver crate stays inside its file and leaves as a typed [`Error`]; every wait has a deadline; every
+//! allocation is in the [`Ledger`]. Not here: which device an op should use (`engine::place`).
+
+pub mod cpu;
+#[cfg(feature = "cuda")]
+pub mod cuda;
+pub mod faulty;
+pub mod ledger;
+#[cfg(feature = "opencl")]
+pub mod opencl;
+pub mod probe;
+pub mod sim;
+#[cfg(feature = "wgpu")]
+pub mod wgpu;
+
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::base::{Clock, Code, Cost, DType, DeviceInfo, Error, Result};
+use crate::kernel::source::Text;
+use crate::kernel::{NativeFn, Param, Routine};
+
+pub use ledger::{Kind, Ledger, LedgerState, Ticket};
+pub use probe::{Found, Inventory, Probe};
+
+/// How long a wait may take before the device counts as hung, unless the caller knows better.
+pub const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Where a buffer lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryKind {
+    /// The device's own memory.
+    Device,
+    /// Page-locked host memory that the device reads directly.
+    Pinned,
+    /// Device memory mapped into the host's address space.
+    Mapped,
+    /// Memory that migrates on demand.
+    Managed,
+}
+
+/// What is known about a device's memory now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryState {
+    /// Total bytes, if the API tells.
+    pub total: Option<u64>,
+    /// Free bytes on the whole device, if the API tells (other processes included).
+    pub free: Option<u64>,
+}
+
+/// Whether a device can be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// Nothing speaks against it.
+    Usable,
+    /// It is lost or its context poisoned; the reason.
+    Lost(String),
+}
+
+/// A program to build.
+#[derive(Clone, Copy, Debug)]
+pub enum Source<'a> {
+    /// Kernel text with its entry point.
+    Text(&'a Text),
+    /// A function of this binary, for operands of this dtype.
+    Native(NativeFn, DType),
+    /// A vendor routine for operands of this dtype.
+    Routine(Routine, DType),
+}
+
+/// One device. Object-safe; shared between threads.
+pub trait Device: Send + Sync {
+    /// What it is and can do.
+    fn info(&self) -> &DeviceInfo;
+    /// Identity of this opened device within the process; buffers and programs carry it.
+    fn serial(&self) -> u64;
+    /// The clock its time passes on: the real one, or the simulator's.
+    fn clock(&self) -> Arc<dyn Clock>;
+    /// Everything that is allocated through it and not yet released.
+    fn ledger(&self) -> &Arc<Ledger>;
+    /// Its memory.
+    fn memory(&self) -> MemoryState;
+    /// A buffer of at least `bytes` bytes (0 is allowed), contents undefined.
+    ///
+    /// Errors: `AllocTooLarge` beyond the device's limit, `OutOfDeviceMemory`, `FeatureUnsupported` for a kind of
+    /// memory that the API does not have.
+    fn alloc(&self, bytes: u64, kind: MemoryKind) -> Result<Buffer>;
+    /// Builds a program; `cached` is what [`Program::binary`] gave earlier for the same source on the same driver.
+    ///
+    /// Errors: `CompileFailed` with the compiler's log, `FeatureUnsupported` for a source it does not take.
+    fn build(&self, source: Source<'_>, cached: Option<&[u8]>) -> Result<Program>;
+    /// An in-order queue. Queues are leased by the engine, not made per call.
+    fn queue(&self) -> Result<Box<dyn Queue>>;
+    /// Whether it can be used.
+    fn health(&self) -> Health;
+}
+
+/// A point in a queue's order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Mark(pub u64);
+
+/// How a wait ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waited {
+    /// Everything up to the mark is done.
+    Done,
+    /// The deadline passed first.
+    Timeout,
+}
+
+/// Time between two marks, in seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Span {
+    /// By the device's own clock, where the API has one.
+    pub device: Option<f64>,
+    /// By the host's clock, between the calls that set the marks.
+    pub host: f64,
+}
+
+/// An in-order stream of work on one device, used by one thread at a time.
+///
+/// Buffers and programs must come from the same device (`BufferForeign` otherwise); ranges are checked
+/// (`BufferBounds`). Buffers used by unfinished work are kept alive by the queue.
+pub trait Queue: Send {
+    /// Copies host bytes to `dst` at `offset`; `data` may be reused at return, the copy may still be under way.
+    fn write(&mut self, dst: &Buffer, offset: u64, data: &[u8]) -> Result<()>;
+    /// Copies device bytes to the host after all earlier work; returns when they have arrived.
+    fn read(&mut self, src: &Buffer, offset: u64, out: &mut [u8]) -> Result<()>;
+    /// Copies `bytes` bytes between two buffers of the device.
+    fn copy(&mut self, src: &Buffer, src_offset: u64, dst: &Buffer, dst_offset: u64, bytes: u64) -> Result<()>;
+    /// Sets `bytes` bytes from `offset` to `value`. Offsets and lengths are multiples of 4.
+    fn fill(&mut self, dst: &Buffer, offset: u64, bytes: u64, value: u8) -> Result<()>;
+    /// Enqueues a launch.
+    fn launch(&mut self, launch: &Launch) -> Result<()>;
+    /// Sets a mark after everything enqueued so far.
+    fn mark(&mut self) -> Result<Mark>;
+    /// Hands everything enqueued so far to the device.
+    fn flush(&mut self) -> Result<()>;
+    /// Waits until everything before the mark is done, at most `deadline`.
+    fn wait(&mut self, mark: Mark, deadline: Duration) -> Result<Waited>;
+    /// Time between two marks that were waited for; marks older than the last 64 may be forgotten (`Internal`).
+    fn span(&mut self, from: Mark, to: Mark) -> Result<Span>;
+
+    /// Waits for everything enqueued; a passed deadline is the error `LaunchTimeout`.
+    fn finish(&mut self, deadline: Duration) -> Result<()> {
+        let mark = self.mark()?;
+        self.flush()?;
+        match self.wait(mark, deadline)? {
+            Waited::Done => Ok(()),
+            Waited::Timeout => {
+                Err(Error::new(Code::LaunchTimeout, format!("not finished within {:.1} s", deadline.as_secs_f64())))
+            }
+        }
+    }
+}
+
+/// One launch with its buffers.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    /// The program.
+    pub program: Program,
+    /// Work-items per group.
+    pub group: [u32; 3],
+    /// Groups per axis, each at least 1.
+    pub groups: [u64; 3],
+    /// Buffer arguments in the entry's order.
+    pub args: Vec<Slice>,
+    /// Which of `args` are written.
+    pub writes: Vec<bool>,
+    /// Scalar arguments after the buffers.
+    pub params: Vec<Param>,
+    /// Work, for the simulator.
+    pub cost: Cost,
+}
+
+/// A range of a buffer.
+#[derive(Clone, Debug)]
+pub struct Slice {
+    /// The buffer.
+    pub buffer: Buffer,
+    /// First byte.
+    pub offset: u64,
+    /// Number of bytes.
+    pub bytes: u64,
+}
+
+impl Slice {
+    /// The whole buffer.
+    pub fn whole(buffer: &Buffer) -> Self {
+        Slice { buffer: buffer.clone(), offset: 0, bytes: buffer.bytes() }
+    }
+}
+
+/// A type-erased buffer; released when the last clone goes.
+#[derive(Clone)]
+pub struct Buffer(Arc<Held>);
+
+/// A built program; released when the last clone goes.
+#[derive(Clone)]
+pub struct Program {
+    held: Arc<Held>,
+    binary: Option<Arc<Vec<u8>>>,
+    stats: Arc<BuildStats>,
+}
+
+/// What is known about a build.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct BuildStats {
+    /// Seconds the build took.
+    pub seconds: f64,
+    /// True if a cached binary was used.
+    pub from_cache: bool,
+    /// Remarks of the compiler: registers, spills, warnings.
+    pub log: String,
+}
+
+struct Held {
+    raw: Box<dyn Any + Send + Sync>,
+    bytes: u64,
+    serial: u64,
+    _ticket: Ticket,
+}
+
+impl Held {
+    fn raw<T: 'static>(&self, serial: u64, what: &str) -> Result<&T> {
+        match self.raw.downcast_ref::<T>() {
+            Some(raw) if self.serial == serial => Ok(raw),
+            _ => Err(Error::new(Code::BufferForeign, format!("the {what} was made by another device"))),
+        }
+    }
+}
+
+impl Buffer {
+    /// Wraps a backend's own buffer. `serial` is the device's.
+    pub fn new(raw: impl Any + Send + Sync, bytes: u64, serial: u64, ticket: Ticket) -> Self {
+        Buffer(Arc::new(Held { raw: Box::new(raw), bytes, serial, _ticket: ticket }))
+    }
+    /// Bytes asked for at allocation.
+    pub fn bytes(&self) -> u64 {
+        self.0.bytes
+    }
+    /// The backend's own buffer; `BufferForeign` if another device made it.
+    pub fn raw<T: 'static>(&self, serial: u64) -> Result<&T> {
+        self.0.raw(serial, "buffer")
+    }
+    /// Checks that `offset .. offset + len` lies inside.
+    pub fn check(&self, offset: u64, len: u64) -> Result<()> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.bytes() => Ok(()),
+            _ => Err(Error::new(
+                Code::BufferBounds,
+                format!("bytes {offset}..{offset}+{len} of a buffer of {} bytes", self.bytes()),
+            )),
+        }
+    }
+}
+
+impl std::fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Buffer({} B of device {})", self.0.bytes, self.0.serial)
+    }
+}
+
+impl Program {
+    /// Wraps a backend's own program.
+    pub fn new(
+        raw: impl Any + Send + Sync,
+        serial: u64,
+        ticket: Ticket,
+        binary: Option<Vec<u8>>,
+        stats: BuildStats,
+    ) -> Self {
+        Program {
+            held: Arc::new(Held { raw: Box::new(raw), bytes: 0, serial, _ticket: ticket }),
+            binary: binary.map(Arc::new),
+            stats: Arc::new(stats),
+        }
+    }
+    /// The backend's own program; `BufferForeign` if another device made it.
+    pub fn raw<T: 'static>(&self, serial: u64) -> Result<&T> {
+        self.held.raw(serial, "program")
+    }
+    /// The compiled form, if the API gives one.
+    pub fn binary(&self) -> Option<&[u8]> {
+        self.binary.as_deref().map(Vec::as_slice)
+    }
+    /// What is known about the build.
+    pub fn stats(&self) -> &BuildStats {
+        &self.stats
+    }
+}
+
+impl std::fmt::Debug for Program {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Program(of device {})", self.held.serial)
+    }
+}
+
+/// A new serial for an opened device.
+pub fn next_serial() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// The error for a kind of memory that an API does not have.
+pub fn no_memory_kind(kind: MemoryKind, why: &str) -> Error {
+    Error::new(Code::FeatureUnsupported, format!("no {kind:?} memory: {why}"))
+}

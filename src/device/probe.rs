@@ -1,0 +1,236 @@
+//! Finding devices: each backend is asked apart from the others, so that a broken one hides none.
+
+use std::sync::Arc;
+
+use crate::base::{Absence, Backend, Code, DeviceClass, DeviceInfo, Env, Error, Result};
+use crate::kernel::Isa;
+
+use super::cpu::{CpuDevice, Pin};
+use super::{Device, sim};
+
+/// A device that was seen. Opening it may take long and happens only on demand.
+pub struct Found {
+    /// What it says of itself.
+    pub info: DeviceInfo,
+    open: Box<dyn Fn() -> Result<Arc<dyn Device>> + Send + Sync>,
+}
+
+impl std::fmt::Debug for Found {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Found({} {})", self.info.id, self.info.name)
+    }
+}
+
+impl Found {
+    /// A seen device and how to open it.
+    pub fn new(info: DeviceInfo, open: impl Fn() -> Result<Arc<dyn Device>> + Send + Sync + 'static) -> Self {
+        Found { info, open: Box::new(open) }
+    }
+    /// Opens it; errors name the device.
+    pub fn open(&self) -> Result<Arc<dyn Device>> {
+        (self.open)().map_err(|e| e.device(&self.info.id))
+    }
+}
+
+/// What one backend found.
+#[derive(Debug, Default)]
+pub struct Probe {
+    /// Usable devices.
+    pub found: Vec<Found>,
+    /// What is not usable, and why.
+    pub absent: Vec<Absence>,
+}
+
+/// What all backends found.
+#[derive(Debug, Default)]
+pub struct Inventory {
+    /// Devices in order of listing, the CPU first.
+    pub found: Vec<Found>,
+    /// What is not there, and why.
+    pub absent: Vec<Absence>,
+}
+
+/// How the CPU device is made.
+#[derive(Clone, Copy, Debug)]
+pub struct CpuConfig {
+    /// Threads; 0 means all that are allowed.
+    pub threads: usize,
+    /// Pinning of the workers.
+    pub pin: Pin,
+}
+
+/// Asks every backend. `GPUCTL_DISABLE_GPU` leaves only the CPU and lists the others as switched off.
+pub fn inventory(env: &Env, cpu: CpuConfig) -> Result<Inventory> {
+    inventory_of(&Backend::ALL, env, cpu)
+}
+
+/// Asks the given backends only; the CPU is always there.
+pub fn inventory_of(backends: &[Backend], env: &Env, cpu: CpuConfig) -> Result<Inventory> {
+    let isa = env.cpu_isa.as_deref().map_or_else(|| Ok(Isa::detect()), Isa::capped)?;
+    let host: Arc<dyn Device> = Arc::new(CpuDevice::new(cpu.threads, isa, cpu.pin)?);
+    let mut all = Inventory::default();
+    all.found.push(Found::new(host.info().clone(), move || Ok(Arc::clone(&host))));
+    for backend in Backend::ALL.into_iter().filter(|b| !matches!(b, Backend::Cpu | Backend::Sim)) {
+        if !backends.contains(&backend) {
+            continue;
+        }
+        let probe = if env.disable_gpu {
+            absent(backend, "GPUCTL_DISABLE_GPU is set", "unset GPUCTL_DISABLE_GPU")
+        } else {
+            guarded(backend)
+        };
+        all.found.extend(probe.found);
+        all.absent.extend(probe.absent);
+    }
+    Ok(all)
+}
+
+/// A probe that found nothing, for one reason.
+pub fn absent(backend: Backend, reason: &str, next: &str) -> Probe {
+    Probe {
+        found: Vec::new(),
+        absent: vec![Absence { backend, what: backend.name().into(), reason: reason.into(), next: next.into() }],
+    }
+}
+
+/// Probes one backend; a panic inside a driver crate becomes a reason.
+fn guarded(backend: Backend) -> Probe {
+    let result = std::panic::catch_unwind(|| probe(backend));
+    result.unwrap_or_else(|panic| {
+        let text = panic
+            .downcast_ref::<String>()
+            .map(String::as_str)
+            .or_else(|| panic.downcast_ref::<&str>().copied())
+            .unwrap_or("no message");
+        absent(backend, &format!("the probe panicked: {text}"), "update or remove the driver")
+    })
+}
+
+fn probe(backend: Backend) -> Probe {
+    match backend {
+        #[cfg(feature = "cuda")]
+        Backend::Cuda => super::cuda::probe(),
+        #[cfg(feature = "opencl")]
+        Backend::Opencl => super::opencl::probe(),
+        #[cfg(feature = "wgpu")]
+        Backend::Wgpu => super::wgpu::probe(),
+        other => absent(other, "this build leaves the backend out", "build with the cargo feature of that name"),
+    }
+}
+
+/// Which devices a job runs on, as `--device` says it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Select {
+    /// The CPU and every real GPU.
+    Default,
+    /// Everything, software devices too.
+    All,
+    /// These ids or uids, in this order.
+    Named(Vec<String>),
+}
+
+impl Select {
+    /// Reads `--device`: `all`, or ids and uids separated by commas.
+    pub fn parse(text: &str) -> Result<Self> {
+        let names: Vec<String> = text.split(',').map(|s| s.trim().to_string()).filter(|s| !s.is_empty()).collect();
+        match names.as_slice() {
+            [] => Err(Error::new(Code::BadArgument, "--device names no device")),
+            [one] if one == "all" => Ok(Select::All),
+            _ => Ok(Select::Named(names)),
+        }
+    }
+
+    /// Backends that must be asked for this selection: naming `cpu` alone loads no driver.
+    pub fn backends(&self) -> Vec<Backend> {
+        match self {
+            Select::Default | Select::All => Backend::ALL.to_vec(),
+            Select::Named(names) => {
+                let by_id =
+                    |n: &str| Backend::ALL.into_iter().find(|b| n == b.name() || n.starts_with(&format!("{b}:")));
+                let wanted: Option<Vec<_>> = names.iter().map(|n| by_id(n)).collect();
+                // A uid may belong to any backend.
+                wanted.unwrap_or_else(|| Backend::ALL.to_vec())
+            }
+        }
+    }
+}
+
+/// The selected devices, opened, and the baseline CPU.
+pub struct Rig {
+    /// Devices of the run, in order; the CPU is among them if selected.
+    pub devices: Vec<Arc<dyn Device>>,
+    /// The CPU that GPUs are compared with: the host's, or the simulator's when simulated devices are selected.
+    pub cpu: Arc<dyn Device>,
+    /// What is not there, and why.
+    pub absent: Vec<Absence>,
+}
+
+impl std::fmt::Debug for Rig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let ids: Vec<_> = self.devices.iter().map(|d| d.info().id.clone()).collect();
+        write!(f, "Rig({})", ids.join(" "))
+    }
+}
+
+/// Opens the selected devices. A named device that is not there is `DeviceMissing`, with the reason its backend gives;
+/// in the default selection a device that does not open is listed as absent instead.
+pub fn open(select: &Select, env: &Env, cpu: CpuConfig) -> Result<Rig> {
+    let mut seen = inventory_of(&select.backends(), env, cpu)?;
+    let host = seen.found[0].open()?;
+    let mut rig = Rig { devices: Vec::new(), cpu: Arc::clone(&host), absent: std::mem::take(&mut seen.absent) };
+    match select {
+        Select::Default | Select::All => {
+            for found in &seen.found {
+                if *select == Select::Default && found.info.class == DeviceClass::Software {
+                    continue;
+                }
+                match found.open() {
+                    Ok(device) => rig.devices.push(device),
+                    Err(e) => rig.absent.push(Absence {
+                        backend: found.info.backend,
+                        what: found.info.id.clone(),
+                        reason: e.to_string(),
+                        next: e.next_step().into(),
+                    }),
+                }
+            }
+        }
+        Select::Named(names) => {
+            let mut simulated = None;
+            for name in names {
+                if let Some(preset) = name.strip_prefix("sim:") {
+                    let (cpu, device) = sim::open(preset)?;
+                    simulated.get_or_insert(cpu);
+                    rig.devices.push(device);
+                    continue;
+                }
+                let found = seen.found.iter().find(|f| f.info.id == *name || f.info.uid == *name);
+                let Some(found) = found else {
+                    return Err(missing(name, &seen, &rig.absent));
+                };
+                rig.devices.push(found.open()?);
+            }
+            if let Some(cpu) = simulated {
+                // On the virtual clock only the simulated CPU can be compared with.
+                let host_id = host.info().id.clone();
+                for d in rig.devices.iter_mut().filter(|d| d.info().id == host_id) {
+                    *d = Arc::clone(&cpu);
+                }
+                rig.cpu = cpu;
+            }
+        }
+    }
+    Ok(rig)
+}
+
+fn missing(name: &str, seen: &Inventory, absent: &[Absence]) -> Error {
+    let backend = name.split(':').next().unwrap_or(name);
+    let known: Vec<_> = seen.found.iter().map(|f| f.info.id.as_str()).collect();
+    let why: Vec<_> =
+        absent.iter().filter(|a| a.backend.name() == backend).map(|a| format!("{}: {}", a.what, a.reason)).collect();
+    let mut text = format!("no device '{name}'; there are: {}", known.join(" "));
+    if !why.is_empty() {
+        text.push_str(&format!("; {}", why.join("; ")));
+    }
+    Error::new(Code::DeviceMissing, text)
+}

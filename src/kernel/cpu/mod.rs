@@ -1,0 +1,136 @@
+//! The CPU's kernels: what they are called with, and how they split work.
+//!
+//! A kernel is a [`NativeFn`]: bytes in, bytes out, no allocation of buffers, no global state. Threads belong to the
+//! device that calls it and arrive in [`CpuCtx`].
+
+pub mod elementwise;
+pub mod math;
+pub mod matmul;
+pub mod micro;
+pub mod movement;
+pub mod norm;
+pub mod reduce;
+pub mod simd;
+
+use bytemuck::Pod;
+
+use crate::base::{Code, DType, Error, Result};
+
+use super::Param;
+pub use simd::Isa;
+
+/// What a kernel may use of the processor.
+#[derive(Clone, Copy)]
+pub struct CpuCtx<'a> {
+    /// Threads that may compute at once, the caller's included; at least 1.
+    pub threads: usize,
+    /// Instruction set to use.
+    pub isa: Isa,
+    /// Workers beside the caller (`threads - 1` of them); `None` for one thread.
+    pub pool: Option<&'a rayon::ThreadPool>,
+}
+
+/// Buffers of one call: inputs in the order of the step's read arguments, outputs in the order of its written ones.
+#[derive(Debug)]
+pub struct NativeArgs<'a> {
+    /// Read-only arguments.
+    pub ins: Vec<&'a [u8]>,
+    /// Written arguments; they hold their previous contents.
+    pub outs: Vec<&'a mut [u8]>,
+}
+
+/// Scalars of one call.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// Dtype of the operands.
+    pub dtype: DType,
+    /// Scalars in declared order.
+    pub params: Vec<Param>,
+}
+
+/// A kernel on the CPU. It must not panic on any sizes that fit the buffers.
+pub type NativeFn = fn(&CpuCtx<'_>, &mut NativeArgs<'_>, &Call) -> Result<()>;
+
+impl Call {
+    /// Size number `i` as usize.
+    pub fn size(&self, i: usize) -> usize {
+        self.params.get(i).map_or(0, |p| p.u64() as usize)
+    }
+    /// Scalar number `i`.
+    pub fn scalar(&self, i: usize) -> f64 {
+        self.params.get(i).map_or(0.0, |p| p.f64())
+    }
+    /// The error for a dtype that the kernel has no code for.
+    pub fn no_dtype(&self) -> Error {
+        Error::new(Code::DTypeUnsupported, format!("the CPU kernel has no {}", self.dtype))
+    }
+}
+
+impl<'a> NativeArgs<'a> {
+    /// Input `i` as numbers, at least `len` of them.
+    pub fn input<T: Pod>(&self, i: usize, len: usize) -> Result<&'a [T]> {
+        let bytes = *self.ins.get(i).ok_or_else(|| short("input", i, len, 0))?;
+        let all: &'a [T] = bytemuck::try_cast_slice(bytes_for::<T>(bytes)).map_err(|e| cast(&e))?;
+        all.get(..len).ok_or_else(|| short("input", i, len, all.len()))
+    }
+    /// Output `i` as numbers, at least `len` of them, taken out of the arguments (each output once).
+    pub fn output<T: Pod>(&mut self, i: usize, len: usize) -> Result<&'a mut [T]> {
+        let bytes = std::mem::take(self.outs.get_mut(i).ok_or_else(|| short("output", i, len, 0))?);
+        let whole = bytes.len() / size_of::<T>() * size_of::<T>();
+        let all: &'a mut [T] = bytemuck::try_cast_slice_mut(&mut bytes[..whole]).map_err(|e| cast(&e))?;
+        let have = all.len();
+        all.get_mut(..len).ok_or_else(|| short("output", i, len, have))
+    }
+}
+
+/// The leading bytes that make whole elements.
+fn bytes_for<T>(bytes: &[u8]) -> &[u8] {
+    &bytes[..bytes.len() / size_of::<T>() * size_of::<T>()]
+}
+
+fn short(what: &str, i: usize, want: usize, have: usize) -> Error {
+    Error::new(Code::BufferBounds, format!("{what} {i} holds {have} elements, {want} are needed"))
+}
+
+fn cast(e: &bytemuck::PodCastError) -> Error {
+    Error::new(Code::KernelFailed, format!("a buffer is not aligned for its dtype: {e}"))
+}
+
+impl CpuCtx<'_> {
+    /// How many parts `bytes` of traffic deserve: one thread below 256 KiB, where a hand-over costs more than it gains.
+    pub fn parts_for_bytes(&self, bytes: usize) -> usize {
+        if bytes < 256 * 1024 { 1 } else { self.threads }
+    }
+
+    /// Runs `f(first, chunk)` over `out` cut into pieces of `chunk` elements (the last may be shorter), in parallel;
+    /// `first` is the index of the piece's first element. The caller's thread takes the first piece.
+    pub fn split<T: Send>(&self, out: &mut [T], chunk: usize, f: impl Fn(usize, &mut [T]) + Sync) {
+        let chunk = chunk.max(1);
+        match self.pool {
+            Some(pool) if out.len() > chunk => {
+                let f = &f;
+                pool.in_place_scope(|scope| {
+                    let mut pieces = out.chunks_mut(chunk).enumerate();
+                    let own = pieces.next();
+                    for (i, piece) in pieces {
+                        scope.spawn(move |_| f(i * chunk, piece));
+                    }
+                    if let Some((_, piece)) = own {
+                        f(0, piece);
+                    }
+                });
+            }
+            _ => {
+                for (i, piece) in out.chunks_mut(chunk).enumerate() {
+                    f(i * chunk, piece);
+                }
+            }
+        }
+    }
+
+    /// Size of the pieces that cut `len` elements into `parts`, rounded up to a multiple of `unit`.
+    pub fn chunk(len: usize, parts: usize, unit: usize) -> usize {
+        let unit = unit.max(1);
+        len.div_ceil(parts.max(1)).div_ceil(unit) * unit
+    }
+}

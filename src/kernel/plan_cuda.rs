@@ -1,0 +1,34 @@
+//! Plans of CUDA-only variants of gemm: the vendor routine and the tensor-core text.
+
+use crate::base::{Case, DType, DeviceInfo, Result};
+
+use super::{Arg, Kernel, Plan, Step, plan_native};
+
+/// cuBLAS: one routine call; params as [`plan_native::gemm_params`].
+pub fn gemm_cublas(_: &Kernel, case: &Case, _: &DeviceInfo) -> Result<Plan> {
+    Ok(plan_native::step(case, "gemm", &[0, 1], &[2], plan_native::gemm_params(case), plan_native::gemm_cost(case)))
+}
+
+/// bf16 by `mma.sync.m16n8k16` with f32 accumulation: groups of 128 threads own 64×64 tiles of C.
+/// Params: m, n, k, A's row and column stride, B's row and column stride (U64, elements), alpha, beta (F32).
+pub fn gemm_mma(_: &Kernel, case: &Case, _: &DeviceInfo) -> Result<Plan> {
+    debug_assert_eq!(case.dtype, DType::BF16);
+    let (m, n) = (case.dim("m"), case.dim("n"));
+    if m == 0 || n == 0 {
+        return Ok(Plan::default());
+    }
+    Ok(Plan {
+        steps: vec![Step {
+            entry: "gemm_mma",
+            dtype: case.dtype,
+            defines: Vec::new(),
+            group: [128, 1, 1],
+            groups: [n.div_ceil(64), m.div_ceil(64), 1],
+            args: vec![Arg::Operand(0), Arg::Operand(1), Arg::Operand(2)],
+            writes: vec![false, false, true],
+            params: super::plan_c::gemm_params(case),
+            cost: plan_native::gemm_cost(case),
+        }],
+        scratch: Vec::new(),
+    })
+}

@@ -1,0 +1,140 @@
+//! Kernel text: prelude + defines + body, and the hash that identifies it.
+
+use crate::base::{Code, DType, Error, Lang, Result, rng};
+
+use super::{Body, Kernel, Step};
+
+/// Names that OpenCL C gives to the common dialect.
+pub const PRELUDE_CL: &str = include_str!("../../kernels/prelude.cl");
+/// Names that CUDA C++ gives to the common dialect.
+pub const PRELUDE_CU: &str = include_str!("../../kernels/prelude.cu");
+
+/// A complete text for a compiler.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Text {
+    /// Its language.
+    pub lang: Lang,
+    /// The text.
+    pub text: String,
+    /// The entry point.
+    pub entry: String,
+}
+
+impl Text {
+    /// Identity of the text, language and entry: changes whenever the program would.
+    pub fn hash(&self) -> u64 {
+        rng::fnv1a64(format!("{:?}\n{}\n{}", self.lang, self.entry, self.text).as_bytes())
+    }
+}
+
+/// The text of one step of a kernel in `lang`.
+pub fn assemble(kernel: &Kernel, step: &Step, lang: Lang) -> Result<Text> {
+    let text = match (kernel.body, lang) {
+        (Body::C(body), Lang::OpenclC) => c_text(PRELUDE_CL, step, kernel.expr, body),
+        (Body::C(body), Lang::Cuda) => c_text(PRELUDE_CU, step, kernel.expr, body),
+        (Body::Cuda(body), Lang::Cuda) => c_text("", step, kernel.expr, body),
+        (Body::Wgsl(body), Lang::Wgsl) => wgsl_text(step, kernel.expr, body)?,
+        (body, lang) => {
+            return Err(Error::new(
+                Code::Internal,
+                format!("variant {}: {body:?} has no text in {lang:?}", kernel.variant),
+            ));
+        }
+    };
+    Ok(Text { lang, text, entry: step.entry.to_string() })
+}
+
+fn c_text(prelude: &str, step: &Step, expr: &str, body: &str) -> String {
+    let mut out = String::with_capacity(prelude.len() + body.len() + 512);
+    out.push_str(prelude);
+    for (name, value) in &step.defines {
+        out.push_str(&format!("#define {name} {value}\n"));
+    }
+    if !expr.is_empty() {
+        // `x` and `b` are the operands in the op's expression; unary texts pass only the first.
+        out.push_str(&format!("#define EXPR(x, b) ({expr})\n"));
+    }
+    out.push_str(body);
+    out
+}
+
+fn wgsl_text(step: &Step, expr: &str, body: &str) -> Result<String> {
+    let mut out = body.replace("{{EXPR}}", expr);
+    for (name, value) in &step.defines {
+        out = out.replace(&format!("{{{{{name}}}}}"), value);
+    }
+    match out.find("{{") {
+        None => Ok(out),
+        Some(at) => {
+            let rest: String = out[at..].chars().take(40).collect();
+            Err(Error::new(Code::Internal, format!("entry {}: unfilled substitution at '{rest}'", step.entry)))
+        }
+    }
+}
+
+/// Defines that tell the common C dialect its number types: `T` (storage), `ACC` (arithmetic), `OUT` (storage of the
+/// result), and the accessors `LOAD(p, i)` -> ACC, `STORE(p, i, v)` for T and `STORE_OUT(p, i, v)` for OUT.
+pub fn c_types(dtype: DType, acc: DType, out: DType) -> Vec<(String, String)> {
+    let storage = |d: DType| match d {
+        DType::F16 | DType::BF16 => "u16".to_string(),
+        other => other.name().to_string(),
+    };
+    let load = |d: DType| match d {
+        DType::F16 => "F16_LOAD(p, i)".to_string(),
+        DType::BF16 => "BF16_LOAD(p, i)".to_string(),
+        _ => "((ACC)(p)[i])".to_string(),
+    };
+    let store = |d: DType| match d {
+        DType::F16 => "F16_STORE(p, i, v)".to_string(),
+        DType::BF16 => "BF16_STORE(p, i, v)".to_string(),
+        other => format!("((p)[i] = ({})(v))", other.name()),
+    };
+    vec![
+        ("T".into(), storage(dtype)),
+        ("ACC".into(), acc.name().into()),
+        ("OUT".into(), storage(out)),
+        ("LOAD(p, i)".into(), load(dtype)),
+        ("STORE(p, i, v)".into(), store(dtype)),
+        ("STORE_OUT(p, i, v)".into(), store(out)),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::Cost;
+    use crate::kernel::Needs;
+
+    fn step(defines: Vec<(String, String)>) -> Step {
+        Step {
+            entry: "f",
+            dtype: DType::F32,
+            defines,
+            group: [1; 3],
+            groups: [1; 3],
+            args: vec![],
+            writes: vec![],
+            params: vec![],
+            cost: Cost::default(),
+        }
+    }
+
+    #[test]
+    fn an_unfilled_substitution_is_an_error() {
+        let k = Kernel {
+            variant: "v",
+            body: Body::Wgsl("fn f() { {{EXPR}} {{WG}} }"),
+            dtypes: &[],
+            dtypes_why: "",
+            expr: "x",
+            needs: Needs::NONE,
+            only_when_named: false,
+            plan: |_, _, _| Ok(Default::default()),
+        };
+        let e = assemble(&k, &step(vec![]), Lang::Wgsl).unwrap_err();
+        assert!(e.detail().contains("{{WG}}"), "{e}");
+        let t = assemble(&k, &step(vec![("WG".into(), "64".into())]), Lang::Wgsl).unwrap();
+        assert_eq!(t.text, "fn f() { x 64 }");
+        assert!(assemble(&k, &step(vec![]), Lang::Cuda).is_err());
+    }
+}

@@ -1,0 +1,193 @@
+//! Case names back to cases, and the data of a case.
+
+use crate::base::{Attrs, Case, Code, DType, Error, Fill, HostTensor, Result, rng::Philox};
+
+use super::{OpDesc, Range, Role, find};
+
+/// Reads a case name: `gemm/f32/m64,n64,k64/transA=1/uniform`. `+variant` and `@device` suffixes are not part of it.
+pub fn parse(name: &str) -> Result<Case> {
+    let bad = |why: String| Error::new(Code::BadArgument, format!("case '{name}': {why}"));
+    let parts: Vec<&str> = name.split('/').collect();
+    let [op, dtype, shape, attrs, fill] = parts[..] else {
+        return Err(bad("expected op/dtype/sizes/attributes/data, e.g. add/f32/n1000/-/uniform".into()));
+    };
+    let op = find(op)?;
+    let dtype: DType = dtype.parse()?;
+    let fill: Fill = fill.parse()?;
+    let sizes: Vec<&str> = shape.split(',').collect();
+    if sizes.len() != op.dims.len() {
+        return Err(bad(format!("expected sizes {}", op.dims.join(","))));
+    }
+    let mut dims = Vec::new();
+    for (dim, text) in op.dims.iter().zip(sizes) {
+        let number = text.strip_prefix(dim).ok_or_else(|| bad(format!("'{text}' should start with '{dim}'")))?;
+        dims.push(number.parse::<u64>().map_err(|_| bad(format!("'{number}' is not a size")))?);
+    }
+    op.case(dtype, &dims, parse_attrs(op, attrs)?, fill)
+}
+
+/// Reads attributes: `alpha=2,transA=1`; `-` and the empty text mean none.
+pub fn parse_attrs(op: &OpDesc, text: &str) -> Result<Attrs> {
+    let mut attrs = Attrs::new();
+    if text == "-" || text.is_empty() {
+        return Ok(attrs);
+    }
+    for pair in text.split(',') {
+        let (name, value) = pair.split_once('=').ok_or_else(|| {
+            Error::new(Code::BadArgument, format!("attribute '{pair}': expected name=value")).op(op.name)
+        })?;
+        let known: Vec<_> = op.attrs.iter().map(|d| d.name).collect();
+        let decl = op.attrs.iter().find(|d| d.name == name).ok_or_else(|| {
+            Error::new(Code::BadArgument, format!("no attribute '{name}'; the op has: {}", known.join(" "))).op(op.name)
+        })?;
+        attrs = attrs.with(name, decl.parse(value)?);
+    }
+    Ok(attrs)
+}
+
+/// The data of every read operand (roles In and InOut), in order. Equal on every machine.
+pub fn inputs(op: &OpDesc, case: &Case) -> Result<Vec<HostTensor>> {
+    let shapes = (op.shapes)(case)?;
+    let rng = Philox::new(case.seed());
+    let mut out = Vec::new();
+    for (i, operand) in op.operands.iter().enumerate() {
+        if operand.role == Role::Out {
+            continue;
+        }
+        let range = op.domain[out.len()];
+        let mut t = HostTensor::zeros(op.operand_dtype(i, case), &shapes[i])?;
+        fill_tensor(&mut t, case.fill, range, &rng, i as u64);
+        out.push(t);
+    }
+    Ok(out)
+}
+
+/// Values that break careless kernels: signed zeros, infinities, NaN, subnormals, extremes, multiples of pi.
+fn specials(dtype: DType) -> Vec<f64> {
+    let max = crate::base::exact::max_finite(dtype);
+    let tiny = crate::base::exact::ulp(dtype, 0.0);
+    let min = dtype.min_exponent().map_or(0.0, |e| 2f64.powi(e));
+    let pi = std::f64::consts::PI;
+    vec![
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        f64::INFINITY,
+        f64::NEG_INFINITY,
+        f64::NAN,
+        max,
+        -max,
+        min,
+        -min,
+        tiny,
+        -tiny,
+        min / 2.0,
+        pi,
+        -pi,
+        2.0 * pi,
+        pi / 2.0,
+        0.5,
+        -0.5,
+        100.0,
+        -100.0,
+    ]
+}
+
+fn fill_tensor(t: &mut HostTensor, fill: Fill, range: Range, rng: &Philox, stream: u64) {
+    let Range(low, high) = range;
+    let dtype = t.dtype;
+    let special = if dtype.is_float() { specials(dtype) } else { integer_specials(dtype) };
+    let uniform = |i: u64| low + rng.unit(stream, i) * (high - low);
+    let value = |i: u64| match fill {
+        Fill::Uniform => uniform(i),
+        Fill::Positive => rng.unit(stream, i) * high.abs().max(f64::MIN_POSITIVE),
+        Fill::Integer => {
+            let r = (rng.u64(stream, i) % 9) as f64 - 4.0;
+            r.clamp(low.ceil().min(0.0), high.floor().max(1.0))
+        }
+        Fill::Special => {
+            let pick = rng.u64(stream, i);
+            if pick & 1 == 0 { special[(pick >> 1) as usize % special.len()] } else { uniform(i) }
+        }
+        Fill::Constant => low + 0.75 * (high - low),
+    };
+    write_all(t, value);
+}
+
+fn integer_specials(dtype: DType) -> Vec<f64> {
+    let bits = (dtype.size() * 8) as i32;
+    let signed = matches!(dtype, DType::I8 | DType::I16 | DType::I32 | DType::I64);
+    let top = if signed { 2f64.powi(bits - 1) - 1.0 } else { 2f64.powi(bits) - 1.0 };
+    let bottom = if signed { -2f64.powi(bits - 1) } else { 0.0 };
+    vec![0.0, 1.0, -1.0, top, bottom, 2.0, top - 1.0]
+}
+
+fn write_all(t: &mut HostTensor, value: impl Fn(u64) -> f64) {
+    macro_rules! each {
+        ($t:ty, $cast:expr) => {{
+            let cast: fn(f64) -> $t = $cast;
+            for (i, b) in t.bytes_mut().chunks_exact_mut(size_of::<$t>()).enumerate() {
+                b.copy_from_slice(&cast(value(i as u64)).to_le_bytes());
+            }
+        }};
+    }
+    match t.dtype {
+        DType::F32 => each!(f32, |v| v as f32),
+        DType::F64 => each!(f64, |v| v),
+        DType::F16 => each!(half::f16, half::f16::from_f64),
+        DType::BF16 => each!(half::bf16, half::bf16::from_f64),
+        DType::I8 => each!(i8, |v| v.floor() as i8),
+        DType::I16 => each!(i16, |v| v.floor() as i16),
+        DType::I32 => each!(i32, |v| v.floor() as i32),
+        DType::I64 => each!(i64, |v| v.floor() as i64),
+        DType::U8 => each!(u8, |v| v.floor() as u8),
+        DType::U16 => each!(u16, |v| v.floor() as u16),
+        DType::U32 => each!(u32, |v| v.floor() as u32),
+        DType::U64 => each!(u64, |v| v.floor() as u64),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_depends_on_the_name_alone() {
+        let a = parse("add/f32/n1000/-/uniform").unwrap();
+        let op = find("add").unwrap();
+        let x = inputs(op, &a).unwrap();
+        assert_eq!(x, inputs(op, &a).unwrap());
+        assert_ne!(x[0], x[1], "operands differ");
+        let b = parse("add/f32/n1001/-/uniform").unwrap();
+        assert_ne!(inputs(op, &b).unwrap()[0].bytes()[..100], x[0].bytes()[..100]);
+        let v = x[0].to_vec::<f32>().unwrap();
+        assert!(v.iter().all(|v| (-1.0..1.0).contains(v)) && v.iter().any(|v| *v < -0.9));
+    }
+
+    #[test]
+    fn special_data_holds_nan_and_infinities() {
+        let c = parse("exp/f32/n200/-/special").unwrap();
+        let v = inputs(find("exp").unwrap(), &c).unwrap()[0].to_vec::<f32>().unwrap();
+        assert!(
+            v.iter().any(|v| v.is_nan()) && v.iter().any(|v| v.is_infinite()) && v.iter().any(|v| v.is_subnormal())
+        );
+    }
+
+    #[test]
+    fn bad_names_are_refused() {
+        for name in [
+            "",
+            "add",
+            "add/f32/n1/-",
+            "add/f32/m1/-/uniform",
+            "add/f32/n-1/-/uniform",
+            "add/f99/n1/-/uniform",
+            "nope/f32/n1/-/uniform",
+            "add/f32/n1/-/odd",
+            "gemm/f32/m1,n1,k1/alpha=x/uniform",
+        ] {
+            assert!(parse(name).is_err(), "{name}");
+        }
+    }
+}

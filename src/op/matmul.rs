@@ -1,0 +1,338 @@
+//! Matrix products.
+
+use crate::base::{
+    Attr, AttrDecl, AttrType, Attrs, Case, Code, DType, Error, Exact, Feature, Fill, Library, Result, host,
+};
+use crate::kernel::cpu::matmul;
+use crate::kernel::{Body, Kernel, Needs, Routine, plan_c, plan_cuda, plan_native, plan_wgsl};
+
+use super::{CaseSpec, DTypeRule, Family, Grad, OpDesc, Operand, Range, Reference, Role, Tier, Tolerance, Unit};
+
+const C_TEXT: &str = include_str!("../../kernels/matmul.c");
+const WGSL_TEXT: &str = include_str!("../../kernels/matmul.wgsl");
+const MMA_TEXT: &str = include_str!("../../kernels/cuda/gemm_mma.cu");
+const DTYPES: &[DType] = &[DType::F32, DType::F64, DType::I32, DType::F16, DType::BF16];
+
+/// Ops of this file.
+pub(super) static OPS: &[&OpDesc] = &[&GEMM];
+
+const BASE: Kernel = Kernel {
+    variant: "blocked",
+    body: Body::Native(matmul::gemm),
+    dtypes: DTYPES,
+    dtypes_why: "",
+    expr: "",
+    needs: Needs::NONE,
+    only_when_named: false,
+    plan: plan_native::gemm,
+};
+
+/// Tiles of the C kernel: two buffers of TM×TK and TK×TN with one column of padding.
+const fn tiles(tm: u32, tn: u32, tk: u32, group: u32) -> Needs {
+    Needs { local_elements: tk * (tm + 1) + tk * (tn + 1), group, ..Needs::NONE }
+}
+
+static GEMM: OpDesc = OpDesc {
+    name: "gemm",
+    doc: "C = alpha op(A) op(B) + beta C, row-major; beta = 0 does not read C.",
+    tier: 1,
+    onnx: Some("Gemm"),
+    dims: &["m", "n", "k"],
+    families: &[
+        Family {
+            name: "square",
+            doc: "no dimension more than four times another",
+            matches: |c| {
+                let d = [c.dim("m"), c.dim("n"), c.dim("k")];
+                let (low, high) = (d.iter().min().copied().unwrap_or(0), d.iter().max().copied().unwrap_or(0));
+                high <= low.saturating_mul(4)
+            },
+            sweep: |n| vec![n, n, n],
+        },
+        Family {
+            name: "narrow",
+            doc: "one of m and n at most a quarter of the other; 32 columns in the sweep",
+            matches: |c| c.dim("m").min(c.dim("n")).saturating_mul(4) < c.dim("m").max(c.dim("n")),
+            sweep: |n| {
+                // m·n·k = size³ with n = 32 and m = k.
+                let m = (u128::from(n).pow(3) / 32).isqrt() as u64;
+                vec![m.max(129 + n), 32.min(n), m.max(129 + n)]
+            },
+        },
+    ],
+    unit: Unit::Dim,
+    work: |c| u128::from(c.dim("m")) * u128::from(c.dim("n")) * u128::from(c.dim("k")),
+    attrs: &[
+        AttrDecl { name: "alpha", kind: AttrType::Float(1.0), doc: "factor of the product" },
+        AttrDecl { name: "beta", kind: AttrType::Float(0.0), doc: "factor of C" },
+        AttrDecl { name: "transA", kind: AttrType::Int(0), doc: "1: A is stored k by m" },
+        AttrDecl { name: "transB", kind: AttrType::Int(0), doc: "1: B is stored n by k" },
+    ],
+    dtypes: DTYPES,
+    operands: &[
+        Operand::input("A"),
+        Operand::input("B"),
+        Operand { name: "C", role: Role::InOut, dtype: DTypeRule::Same },
+    ],
+    shapes,
+    bind,
+    cost: plan_native::gemm_cost,
+    oracle,
+    // k products and k - 1 additions in any order, alpha, beta and the last addition.
+    tolerance: Tolerance::Gamma(|c| c.dim("k") + 3),
+    domain: &[Range(-1.0, 1.0), Range(-1.0, 1.0), Range(-1.0, 1.0)],
+    grad: Grad::None("dA and dB are gemms, dC needs mul_scalar, which the table does not have yet"),
+    kernels: &[
+        Kernel {
+            variant: "cublas",
+            body: Body::Routine(Routine::Gemm),
+            dtypes: &[DType::F32, DType::F64, DType::F16, DType::BF16],
+            dtypes_why: "cuBLAS has no i32 product with i32 accumulation",
+            needs: Needs { library: Some(Library::Cublas), ..Needs::NONE },
+            plan: plan_cuda::gemm_cublas,
+            ..BASE
+        },
+        Kernel {
+            variant: "mma",
+            body: Body::Cuda(MMA_TEXT),
+            dtypes: &[DType::BF16],
+            dtypes_why: "mma.sync.m16n8k16 multiplies bf16",
+            needs: Needs {
+                features: &[Feature::TensorBf16],
+                compute_capability: Some((8, 0)),
+                ..tiles(64, 64, 16, 128)
+            },
+            plan: plan_cuda::gemm_mma,
+            ..BASE
+        },
+        Kernel {
+            variant: "tiled128",
+            body: Body::C(C_TEXT),
+            needs: tiles(128, 128, 16, 256),
+            plan: plan_c::gemm_tiled128,
+            ..BASE
+        },
+        Kernel {
+            variant: "tiled64",
+            body: Body::C(C_TEXT),
+            needs: tiles(64, 64, 16, 256),
+            plan: plan_c::gemm_tiled64,
+            ..BASE
+        },
+        Kernel {
+            variant: "tiled16",
+            body: Body::C(C_TEXT),
+            needs: tiles(16, 16, 16, 256),
+            plan: plan_c::gemm_tiled16,
+            ..BASE
+        },
+        Kernel {
+            variant: "tiled",
+            body: Body::Wgsl(WGSL_TEXT),
+            needs: tiles(64, 64, 8, 256),
+            plan: plan_wgsl::gemm,
+            ..BASE
+        },
+        BASE,
+        Kernel { variant: "naive", body: Body::Native(matmul::gemm_naive), only_when_named: true, ..BASE },
+    ],
+    cases,
+};
+
+fn shapes(case: &Case) -> Result<Vec<Vec<u64>>> {
+    let (m, n, k) = (case.dim("m"), case.dim("n"), case.dim("k"));
+    host::count(&[m, k])?;
+    host::count(&[k, n])?;
+    host::count(&[m, n])?;
+    for name in ["transA", "transB"] {
+        if !(0..=1).contains(&case.attrs.int(name, 0)) {
+            return Err(Error::new(Code::BadArgument, format!("{name} must be 0 or 1")));
+        }
+    }
+    if !case.dtype.is_float() {
+        for name in ["alpha", "beta"] {
+            let v = case.attrs.float(name, 0.0);
+            if v.fract() != 0.0 || v.abs() > f64::from(i32::MAX) {
+                return Err(Error::new(Code::BadArgument, format!("{name} = {v} does not fit {}", case.dtype)));
+            }
+        }
+    }
+    let flip = |name: &str, r: u64, c: u64| if case.attrs.int(name, 0) == 1 { vec![c, r] } else { vec![r, c] };
+    Ok(vec![flip("transA", m, k), flip("transB", k, n), vec![m, n]])
+}
+
+fn bind(shapes: &[Vec<u64>], attrs: &Attrs) -> Result<(Vec<u64>, Attrs)> {
+    let wrong = |why: String| Error::new(Code::ShapeMismatch, why);
+    let (a, b, c) = match shapes {
+        [a, b] => (a, b, None),
+        [a, b, c] => (a, b, Some(c)),
+        _ => return Err(wrong(format!("{} operands given; A, B and optionally C are expected", shapes.len()))),
+    };
+    if a.len() != 2 || b.len() != 2 {
+        return Err(wrong(format!("A {a:?} and B {b:?} must be matrices")));
+    }
+    let (ta, tb) = (attrs.int("transA", 0) == 1, attrs.int("transB", 0) == 1);
+    let (m, k) = if ta { (a[1], a[0]) } else { (a[0], a[1]) };
+    let (kb, n) = if tb { (b[1], b[0]) } else { (b[0], b[1]) };
+    if k != kb {
+        return Err(wrong(format!("op(A) is {m} by {k}, op(B) is {kb} by {n}: the inner sizes differ")));
+    }
+    match c {
+        Some(c) if *c != [m, n] => return Err(wrong(format!("C is {c:?}, [{m}, {n}] is expected"))),
+        None if attrs.float("beta", 0.0) != 0.0 => return Err(wrong("beta is not 0, so C must be given".into())),
+        _ => {}
+    }
+    Ok((vec![m, n, k], attrs.clone()))
+}
+
+fn oracle(case: &Case, x: &[Vec<Exact>]) -> Vec<Reference> {
+    let (m, n, k) = (case.dim("m") as usize, case.dim("n") as usize, case.dim("k") as usize);
+    let (ta, tb) = (case.attrs.int("transA", 0) == 1, case.attrs.int("transB", 0) == 1);
+    // Scalars reach every kernel in the arithmetic type, so the oracle uses them rounded to it.
+    let scalar = |name: &str, default: f64| {
+        let v = case.attrs.float(name, default);
+        match case.dtype.compute() {
+            DType::F64 => Exact::f(v),
+            DType::F32 => Exact::f(f64::from(v as f32)),
+            _ => Exact::I(v as i128),
+        }
+    };
+    let (alpha, beta) = (scalar("alpha", 1.0), scalar("beta", 0.0));
+    let (mut values, mut scale) = (Vec::with_capacity(m * n), Vec::with_capacity(m * n));
+    for i in 0..m {
+        for j in 0..n {
+            let mut s = Exact::zero(case.dtype);
+            let mut magnitude = 0.0;
+            for p in 0..k {
+                let a = x[0][if ta { p * m + i } else { i * k + p }];
+                let b = x[1][if tb { j * k + p } else { p * n + j }];
+                s = s.add(a.mul(b));
+                magnitude += a.abs_f64() * b.abs_f64();
+            }
+            let mut v = alpha.mul(s);
+            let mut bound = alpha.abs_f64() * magnitude;
+            if beta.to_f64() != 0.0 {
+                let old = beta.mul(x[2][i * n + j]);
+                bound += old.abs_f64();
+                v = v.add(old);
+            }
+            values.push(v.wrap(case.dtype));
+            scale.push(bound);
+        }
+    }
+    vec![Reference { values, scale }]
+}
+
+fn cases(tier: Tier) -> Vec<CaseSpec> {
+    let plain = Attrs::new;
+    let f = |name: &str, v: f64| Attrs::new().with(name, Attr::Float(v));
+    let t = |a: i64, b: i64| Attrs::new().with("transA", Attr::Int(a)).with("transB", Attr::Int(b));
+    let both = f("alpha", 2.0).with("beta", Attr::Float(-3.0));
+    let mut list = vec![
+        ([0, 3, 4], plain(), Fill::Uniform),
+        ([3, 4, 0], plain(), Fill::Uniform),
+        ([1, 1, 1], plain(), Fill::Uniform),
+        ([17, 33, 65], plain(), Fill::Uniform),
+        ([64, 64, 64], plain(), Fill::Integer),
+        ([65, 63, 31], both.clone(), Fill::Uniform),
+        ([33, 18, 20], t(1, 0), Fill::Uniform),
+        ([20, 33, 18], t(0, 1), Fill::Uniform),
+        ([31, 29, 37], t(1, 1), Fill::Integer),
+        ([129, 127, 70], plain(), Fill::Uniform),
+        // C is full of special values here and must not be read.
+        ([9, 11, 5], plain(), Fill::Special),
+    ];
+    if tier == Tier::Full {
+        list.extend([
+            ([1, 257, 129], plain(), Fill::Uniform),
+            ([257, 1, 129], plain(), Fill::Uniform),
+            ([128, 128, 1], plain(), Fill::Uniform),
+            ([128, 128, 128], plain(), Fill::Positive),
+            ([255, 256, 257], plain(), Fill::Integer),
+            ([15, 16, 17], t(1, 1), Fill::Uniform),
+            ([63, 65, 130], f("alpha", 0.5), Fill::Uniform),
+            ([3, 4, 0], both, Fill::Uniform),
+            ([16, 16, 2000], plain(), Fill::Positive),
+        ]);
+    }
+    list.into_iter().map(|(d, attrs, fill)| CaseSpec { dims: d.to_vec(), attrs, fill }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::{Backend, DeviceClass, DeviceInfo, Lang};
+    use crate::kernel::choose;
+
+    /// A card as a test needs it; every test changes what it is about.
+    fn card() -> DeviceInfo {
+        DeviceInfo {
+            id: "cuda:0".into(),
+            uid: "GPU-test".into(),
+            name: "test card".into(),
+            vendor: "NVIDIA".into(),
+            backend: Backend::Cuda,
+            class: DeviceClass::Discrete,
+            driver: "0".into(),
+            api: "CUDA".into(),
+            langs: vec![Lang::Cuda],
+            memory_bytes: Some(8 << 30),
+            max_alloc_bytes: 8 << 30,
+            max_binding_bytes: 8 << 30,
+            max_group: 1024,
+            max_groups: [i32::MAX as u64, 65535, 65535],
+            local_bytes: 48 * 1024,
+            compute_units: 80,
+            compute_capability: Some((9, 0)),
+            dtypes: DType::ALL.to_vec(),
+            features: vec![Feature::Fp64, Feature::Int64, Feature::TensorBf16],
+            libraries: vec![(Library::Cublas, "12.9".into())],
+            unified_memory: false,
+            notes: vec![],
+        }
+    }
+
+    fn pick(dtype: DType, info: &DeviceInfo) -> (String, String) {
+        let case = GEMM.case(dtype, &[256, 256, 256], Attrs::new(), Fill::Uniform).unwrap();
+        let choice = choose(GEMM.kernels, &case, info, None).unwrap();
+        (choice.kernel.variant.to_string(), choice.reason)
+    }
+
+    /// The plan interface: one op, three ways to compute it, chosen by what the device has.
+    #[test]
+    fn the_choice_and_its_reason_follow_the_device() {
+        let mut info = card();
+        assert_eq!(pick(DType::BF16, &info), ("cublas".into(), "cublas: first choice".into()));
+
+        info.libraries.clear();
+        let (variant, why) = pick(DType::BF16, &info);
+        assert_eq!(variant, "mma");
+        assert!(why.contains("Cublas was not found"), "{why}");
+
+        info.features.retain(|f| *f != Feature::TensorBf16);
+        let (variant, why) = pick(DType::BF16, &info);
+        assert_eq!(variant, "tiled128");
+        assert!(why.contains("lacks TensorBf16"), "{why}");
+
+        info.local_bytes = 16 * 1024;
+        let (variant, why) = pick(DType::BF16, &info);
+        assert_eq!(variant, "tiled64");
+        assert!(why.contains("local memory, the device has 16384 B"), "{why}");
+
+        info.local_bytes = 0;
+        let case = GEMM.case(DType::F32, &[8, 8, 8], Attrs::new(), Fill::Uniform).unwrap();
+        let e = choose(GEMM.kernels, &case, &info, None).unwrap_err();
+        assert!(e.to_string().contains("tiled16 (needs"), "{e}");
+    }
+
+    #[test]
+    fn the_naive_variant_runs_only_when_named() {
+        let mut info = card();
+        info.langs = vec![Lang::Native];
+        let case = GEMM.case(DType::F32, &[8, 8, 8], Attrs::new(), Fill::Uniform).unwrap();
+        assert_eq!(choose(GEMM.kernels, &case, &info, None).unwrap().kernel.variant, "blocked");
+        assert_eq!(choose(GEMM.kernels, &case, &info, Some("naive")).unwrap().kernel.variant, "naive");
+        let e = choose(GEMM.kernels, &case, &info, Some("fastest")).unwrap_err();
+        assert!(e.to_string().contains("known: blocked naive"), "{e}");
+    }
+}

@@ -1,0 +1,390 @@
+//! What an op is: one record each, read by bench, verify, calibrate, stress, the engine, help and docs.
+//!
+//! Invariant: nothing outside this folder names an op in code. Adding an op is adding a record to a family file.
+//! Not here: running ops (`engine`), how kernels are written (`kernel`).
+
+pub mod case;
+mod elementwise;
+mod matmul;
+mod micro;
+mod movement;
+mod norm;
+mod reduce;
+pub mod tolerance;
+
+use crate::base::{AttrDecl, Attrs, Case, Code, Cost, DType, Error, Exact, Fill, Result};
+use crate::kernel::Kernel;
+
+pub use tolerance::Tolerance;
+
+/// Everything about one op. Built as a complete literal: a new reader of a new fact adds a field here, so that every
+/// record must state it.
+#[derive(Debug)]
+pub struct OpDesc {
+    /// Name in the CLI, TOML, JSON, tests.
+    pub name: &'static str,
+    /// One sentence with the formula.
+    pub doc: &'static str,
+    /// 1: needed for the tool's promises; 2: named feature; 3: breadth.
+    pub tier: u8,
+    /// Name of the ONNX operator that computes the same, if any.
+    pub onnx: Option<&'static str>,
+    /// Dimension names in their one order: `--shape`, JSON and case names follow it.
+    pub dims: &'static [&'static str],
+    /// Families of shapes with thresholds of their own. The first match wins; the first entry is what `--sizes` means.
+    pub families: &'static [Family],
+    /// Unit of sizes and thresholds.
+    pub unit: Unit,
+    /// Size of a case's work: elements, m·n·k, ... (see [`Unit`]).
+    pub work: fn(&Case) -> u128,
+    /// Attributes.
+    pub attrs: &'static [AttrDecl],
+    /// Dtypes of the operands.
+    pub dtypes: &'static [DType],
+    /// Operands in order: inputs, then outputs.
+    pub operands: &'static [Operand],
+    /// Shape of every operand of a case, in order; a typed error for impossible sizes or attributes.
+    pub shapes: fn(&Case) -> Result<Vec<Vec<u64>>>,
+    /// A user's call as a case: shapes of the given inputs and attributes -> sizes in order of `dims`, attributes.
+    pub bind: fn(&[Vec<u64>], &Attrs) -> Result<(Vec<u64>, Attrs)>,
+    /// Least work of a call (requirements C2).
+    pub cost: fn(&Case) -> Cost,
+    /// The exact result: plain loops, shared with no kernel. One entry per output.
+    pub oracle: fn(&Case, &[Vec<Exact>]) -> Vec<Reference>,
+    /// How far a result may be from the oracle's.
+    pub tolerance: Tolerance,
+    /// Range of uniform data, per read operand.
+    pub domain: &'static [Range],
+    /// The gradient, or why there is none.
+    pub grad: Grad,
+    /// Kernels, the best of each language first.
+    pub kernels: &'static [Kernel],
+    /// Cases to verify.
+    pub cases: fn(Tier) -> Vec<CaseSpec>,
+}
+
+/// The oracle's answer for one output.
+#[derive(Clone, Debug)]
+pub struct Reference {
+    /// Exact values in row-major order.
+    pub values: Vec<Exact>,
+    /// What the error is judged against besides the value: Σ|x| for sums, |A||B| for products, |x| for functions.
+    pub scale: Vec<f64>,
+}
+
+/// A family of shapes.
+#[derive(Clone, Copy, Debug)]
+pub struct Family {
+    /// Name in profiles.
+    pub name: &'static str,
+    /// What it contains.
+    pub doc: &'static str,
+    /// Membership.
+    pub matches: fn(&Case) -> bool,
+    /// Sizes (in order of `dims`) for a size in the op's unit.
+    pub sweep: fn(u64) -> Vec<u64>,
+}
+
+/// Unit of `--sizes` and thresholds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Elements of the largest operand.
+    Elements,
+    /// Equivalent dimension: cbrt(m·n·k), compared as m·n·k >= t³.
+    Dim,
+    /// Bytes moved.
+    Bytes,
+    /// Number of calls in one submission.
+    Calls,
+}
+
+impl Unit {
+    /// The word used in profiles and records.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Unit::Elements => "elements",
+            Unit::Dim => "dim",
+            Unit::Bytes => "bytes",
+            Unit::Calls => "calls",
+        }
+    }
+    /// The work that corresponds to a size: the size itself, or its cube for `Dim`.
+    pub fn work_of(self, size: u64) -> u128 {
+        let s = u128::from(size);
+        // 2^126 bounds s³ only below 2^42; beyond, every real problem is smaller than the size.
+        if self == Unit::Dim { s.checked_pow(3).unwrap_or(u128::MAX) } else { s }
+    }
+    /// Sizes swept when none are given (requirements N8): smallest and largest.
+    pub const fn default_range(self) -> (u64, u64) {
+        match self {
+            Unit::Elements => (1_024, 8 << 20),
+            Unit::Dim => (16, 2_048),
+            Unit::Bytes => (1_024, 64 << 20),
+            Unit::Calls => (1, 256),
+        }
+    }
+}
+
+/// How an operand takes part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Read.
+    In,
+    /// Written.
+    Out,
+    /// Written, and its previous contents may be read (gemm's C).
+    InOut,
+}
+
+/// Dtype of an operand given the case's dtype.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DTypeRule {
+    /// The case's.
+    Same,
+    /// The case's for floats, i64 or u64 for integers.
+    Sum,
+    /// Always this.
+    Fixed(DType),
+}
+
+impl DTypeRule {
+    /// The operand's dtype.
+    pub const fn of(self, dtype: DType) -> DType {
+        match self {
+            DTypeRule::Same => dtype,
+            DTypeRule::Fixed(d) => d,
+            DTypeRule::Sum => match dtype {
+                DType::I8 | DType::I16 | DType::I32 | DType::I64 => DType::I64,
+                DType::U8 | DType::U16 | DType::U32 | DType::U64 => DType::U64,
+                float => float,
+            },
+        }
+    }
+}
+
+/// One operand.
+#[derive(Clone, Copy, Debug)]
+pub struct Operand {
+    /// Name in docs and errors.
+    pub name: &'static str,
+    /// Role.
+    pub role: Role,
+    /// Dtype.
+    pub dtype: DTypeRule,
+}
+
+impl Operand {
+    /// A read operand of the case's dtype.
+    pub const fn input(name: &'static str) -> Self {
+        Operand { name, role: Role::In, dtype: DTypeRule::Same }
+    }
+    /// A written operand of the case's dtype.
+    pub const fn output(name: &'static str) -> Self {
+        Operand { name, role: Role::Out, dtype: DTypeRule::Same }
+    }
+}
+
+/// Uniform data of an operand; integers are drawn from the same range.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Range(pub f64, pub f64);
+
+/// Whether and how an op can be differentiated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grad {
+    /// Not differentiable, or its rule needs an op that the table does not have yet; the reason says which.
+    None(&'static str),
+}
+
+/// How thoroughly to verify.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tier {
+    /// Seconds per device: edges, one typical size, special values.
+    Smoke,
+    /// Minutes: more sizes around tile and group borders, more data.
+    Full,
+}
+
+/// A case without its dtype.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CaseSpec {
+    /// Sizes in order of `dims`.
+    pub dims: Vec<u64>,
+    /// Attributes.
+    pub attrs: Attrs,
+    /// Data.
+    pub fill: Fill,
+}
+
+/// All ops by family, in the order in which they are listed.
+static FAMILIES: &[&[&OpDesc]] = &[elementwise::OPS, reduce::OPS, norm::OPS, matmul::OPS, movement::OPS, micro::OPS];
+
+/// All ops in the order in which they are listed.
+pub fn all() -> impl Iterator<Item = &'static OpDesc> {
+    FAMILIES.iter().flat_map(|f| f.iter().copied())
+}
+
+/// The op of that name; the error proposes the nearest names.
+pub fn find(name: &str) -> Result<&'static OpDesc> {
+    all().find(|op| op.name == name).ok_or_else(|| {
+        let near: Vec<_> = all().map(|o| o.name).filter(|n| near(n, name)).collect();
+        let hint = if near.is_empty() { all().map(|o| o.name).collect() } else { near };
+        Error::new(Code::UnknownOp, format!("unknown op '{name}'; known: {}", hint.join(" ")))
+    })
+}
+
+/// True for names that share their first two letters or contain each other.
+fn near(a: &str, b: &str) -> bool {
+    let head = |s: &str| s.chars().take(2).collect::<String>();
+    a.contains(b) || b.contains(a) || head(a) == head(b)
+}
+
+impl OpDesc {
+    /// A case with the given sizes; attributes are checked against the declarations, sizes against `shapes`.
+    pub fn case(&self, dtype: DType, dims: &[u64], attrs: Attrs, fill: Fill) -> Result<Case> {
+        if dims.len() != self.dims.len() {
+            return Err(Error::new(
+                Code::BadArgument,
+                format!("{} sizes given, the op takes {}: {}", dims.len(), self.dims.len(), self.dims.join("x")),
+            )
+            .op(self.name));
+        }
+        if !self.dtypes.contains(&dtype) {
+            let has: Vec<_> = self.dtypes.iter().map(|d| d.name()).collect();
+            return Err(
+                Error::new(Code::DTypeUnsupported, format!("no {dtype}; the op has {}", has.join(" "))).op(self.name)
+            );
+        }
+        if let Some((name, _)) = attrs.iter().find(|(n, _)| !self.attrs.iter().any(|d| d.name == *n)) {
+            let has: Vec<_> = self.attrs.iter().map(|d| d.name).collect();
+            return Err(Error::new(
+                Code::BadArgument,
+                format!(
+                    "no attribute '{name}'; the op has: {}",
+                    if has.is_empty() { "none".into() } else { has.join(" ") }
+                ),
+            )
+            .op(self.name));
+        }
+        let mut kept = Attrs::new();
+        for d in self.attrs {
+            if let Some(v) = attrs.get(d.name)
+                && *v != d.default()
+            {
+                kept = kept.with(d.name, v.clone());
+            }
+        }
+        let case = Case {
+            op: self.name,
+            dtype,
+            dims: self.dims.iter().copied().zip(dims.iter().copied()).collect(),
+            attrs: kept,
+            fill,
+        };
+        (self.shapes)(&case).map_err(|e| e.op(self.name).shape(&case.shape_text()))?;
+        Ok(case)
+    }
+
+    /// The case that `--sizes n` means.
+    pub fn sized(&self, dtype: DType, size: u64, attrs: Attrs) -> Result<Case> {
+        self.case(dtype, &(self.families[0].sweep)(size), attrs, Fill::Uniform)
+    }
+
+    /// The family of a case; `None` means that no threshold may ever be applied to it.
+    pub fn family(&self, case: &Case) -> Option<&'static Family> {
+        self.families.iter().find(|f| (f.matches)(case))
+    }
+
+    /// Dtype of operand `i` in a case.
+    pub fn operand_dtype(&self, i: usize, case: &Case) -> DType {
+        self.operands[i].dtype.of(case.dtype)
+    }
+
+    /// Bytes of all operands together; `None` if they exceed 64 bits.
+    pub fn total_bytes(&self, case: &Case) -> Option<u64> {
+        let shapes = (self.shapes)(case).ok()?;
+        shapes.iter().enumerate().try_fold(0u64, |acc, (i, s)| {
+            let bytes = crate::base::host::count(s).ok()?.checked_mul(self.operand_dtype(i, case).size())?;
+            acc.checked_add(bytes)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_records_complete() {
+        let mut names: Vec<_> = all().map(|o| o.name).collect();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+        for op in all() {
+            assert!(op.doc.len() > 10 && op.doc.ends_with('.'), "{}: doc", op.name);
+            assert!(!op.dims.is_empty() && !op.families.is_empty() && !op.dtypes.is_empty() && !op.kernels.is_empty());
+            let read = op.operands.iter().filter(|o| o.role != Role::Out).count();
+            assert_eq!(op.domain.len(), read, "{}: one range per read operand", op.name);
+            assert!(op.operands.iter().any(|o| o.role != Role::In), "{}: no output", op.name);
+        }
+    }
+
+    #[test]
+    fn every_case_is_valid_and_its_name_parses_back() {
+        for op in all() {
+            for tier in [Tier::Smoke, Tier::Full] {
+                let specs = (op.cases)(tier);
+                assert!(!specs.is_empty(), "{}", op.name);
+                for s in specs {
+                    let case = op.case(op.dtypes[0], &s.dims, s.attrs, s.fill).unwrap();
+                    let again = case::parse(&case.to_string()).unwrap();
+                    assert_eq!(case, again);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn sweeps_stay_in_their_family_and_grow() {
+        for op in all() {
+            for family in op.families {
+                let (low, high) = op.unit.default_range();
+                let mut last = 0;
+                let mut size = low;
+                while size <= high {
+                    let case = op.case(op.dtypes[0], &(family.sweep)(size), Attrs::new(), Fill::Uniform).unwrap();
+                    assert_eq!(op.family(&case).map(|f| f.name), Some(family.name), "{case}");
+                    let work = (op.work)(&case);
+                    assert!(work > last, "{case}: work does not grow");
+                    last = work;
+                    size *= 2;
+                }
+            }
+        }
+    }
+
+    /// Routing must be monotone up to 2^40 (upstream's 32-bit product switched the GPU off from 2048² on).
+    #[test]
+    fn work_does_not_overflow() {
+        let gemm = find("gemm").unwrap();
+        let mut last = 0;
+        for e in 0..=13 {
+            let case = gemm.sized(DType::F32, 1 << e, Attrs::new()).unwrap();
+            let work = (gemm.work)(&case);
+            assert!(work > last);
+            last = work;
+        }
+        assert_eq!(Unit::Dim.work_of(1 << 40), 1u128 << 120);
+    }
+
+    #[test]
+    fn errors_name_the_op_and_the_choices() {
+        assert!(find("gemmm").unwrap_err().to_string().contains("gemm"));
+        let gemm = find("gemm").unwrap();
+        let e = gemm.case(DType::F32, &[1, 2], Attrs::new(), Fill::Uniform).unwrap_err();
+        assert!(e.to_string().contains("mxnxk"), "{e}");
+        let attrs = Attrs::new().with("gamma", crate::base::Attr::Float(1.0));
+        let e = gemm.case(DType::F32, &[1, 2, 3], attrs, Fill::Uniform).unwrap_err();
+        assert!(e.to_string().contains("transA"), "{e}");
+    }
+}
