@@ -2,5 +2,7 @@
 pub mod base;
 pub mod device;
 pub mod engine;
+pub mod jobs;
 pub mod kernel;
+pub mod measure;
 pub mod op;
