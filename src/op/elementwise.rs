@@ -20,16 +20,15 @@ pub(super) static OPS: &[&OpDesc] = &[&ADD, &RELU, &EXP, &TANH];
 
 /// Declares a function of one number: expression on the CPU, in C, in WGSL; oracle; rule for its error.
 macro_rules! unary_op {
-    ($id:ident $name:literal onnx $onnx:literal $doc:literal, cpu $body:expr, c $c:literal, wgsl $wgsl:literal on $wd:expr,
+    ($id:ident $name:literal onnx $onnx:literal $doc:literal, cpu |$x:ident| $body:expr, c $c:literal, wgsl $wgsl:literal on $wd:expr,
      oracle $oracle:expr, $tolerance:expr, over $low:literal..$high:literal, flops $flops:literal) => {
         static $id: OpDesc = {
             #[derive(Clone, Copy)]
             struct F;
             impl Unary for F {
                 #[inline(always)]
-                fn apply<S: Style, R: Real>(x: R) -> R {
-                    let f: fn(R) -> R = $body;
-                    f(x)
+                fn apply<S: Style, R: Real>($x: R) -> R {
+                    $body
                 }
             }
             OpDesc {
