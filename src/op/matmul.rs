@@ -106,6 +106,13 @@ static GEMM: OpDesc = OpDesc {
             ..BASE
         },
         Kernel {
+            variant: "cpu-tile",
+            body: Body::C(C_TEXT),
+            needs: tiles(128, 128, 64, 128),
+            plan: plan_c::gemm_cpu_tile,
+            ..BASE
+        },
+        Kernel {
             variant: "tiled128",
             body: Body::C(C_TEXT),
             needs: tiles(128, 128, 16, 256),
