@@ -31,4 +31,5 @@ pub mod jobs;
 pub mod kernel;
 pub mod measure;
 pub mod op;
+pub mod profile;
 pub mod report;
