@@ -4,3 +4,4 @@ pub mod device;
 pub mod engine;
 pub mod kernel;
 pub mod op;
+pub mod profile;
