@@ -32,4 +32,3 @@ pub mod kernel;
 pub mod measure;
 pub mod op;
 pub mod profile;
-pub mod report;
