@@ -216,7 +216,9 @@ fn oracle(case: &Case, x: &[Vec<Exact>]) -> Vec<Reference> {
             let mut bound = alpha.abs_f64() * magnitude;
             if beta.to_f64() != 0.0 {
                 let old = beta.mul(x[2][i * n + j]);
-                bound += Some(old.abs_f64()).filter(|m| m.is_finite()).unwrap_or(0.0);
+                if x[2][i * n + j].to_f64().is_finite() {
+                    bound += old.abs_f64();
+                }
                 v = v.add(old);
             }
             values.push(v.wrap(case.dtype));
