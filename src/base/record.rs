@@ -166,10 +166,13 @@ pub struct VerifyRecord {
     /// Full case name.
     pub case: String,
     /// Largest error in units in the last place of the oracle's value.
+    #[serde(deserialize_with = "infinite_if_null")]
     pub max_ulp: f64,
     /// Largest relative error.
+    #[serde(deserialize_with = "infinite_if_null")]
     pub max_rel: f64,
     /// Largest absolute error.
+    #[serde(deserialize_with = "infinite_if_null")]
     pub max_abs: f64,
     /// Largest absolute difference from the CPU's result, where both ran.
     pub max_vs_cpu: Option<f64>,
@@ -191,6 +194,11 @@ pub struct VerifyRecord {
     pub strict_met: Option<bool>,
     /// The command that reruns this case alone.
     pub rerun: String,
+}
+
+/// JSON has no infinity: an error that is not finite is written as null, and read back as infinite.
+fn infinite_if_null<'de, D: serde::Deserializer<'de>>(d: D) -> Result<f64, D::Error> {
+    Ok(Option::<f64>::deserialize(d)?.unwrap_or(f64::INFINITY))
 }
 
 /// One key of `calibrate`.
