@@ -32,3 +32,4 @@ pub mod kernel;
 pub mod measure;
 pub mod op;
 pub mod profile;
+pub mod report;
