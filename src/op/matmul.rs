@@ -100,7 +100,10 @@ static GEMM: OpDesc = OpDesc {
             needs: Needs {
                 features: &[Feature::TensorBf16],
                 compute_capability: Some((8, 0)),
-                ..tiles(64, 64, 16, 128)
+                // Two tiles of 64 by 32 bf16 with 8 elements of padding per line, counted in f32.
+                local_elements: 2 * 64 * (32 + 8) / 2,
+                group: 128,
+                ..Needs::NONE
             },
             plan: plan_cuda::gemm_mma,
             ..BASE
