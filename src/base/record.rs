@@ -173,3 +173,189 @@ pub struct VerifyRecord {
     pub max_rel: f64,
     /// Largest absolute error. All three are over elements where both values are finite.
     #[serde(deserialize_with = "infinite_if_null")]
+    pub max_abs: f64,
+    /// Largest absolute difference from the CPU's result, where both ran and are finite.
+    pub max_vs_cpu: Option<f64>,
+    /// Flat index of the element whose error is the largest share of its bound.
+    pub worst_index: Option<u64>,
+    /// That element's coordinates in its output; empty for a scalar.
+    pub worst_at: Vec<u64>,
+    /// That element's computed value, as text (NaN, infinities and 64-bit integers have no JSON number).
+    pub worst_got: Option<String>,
+    /// That element's oracle value.
+    pub worst_want: Option<String>,
+    /// That element's error; `None` where one of the values is not finite.
+    pub worst_error: Option<f64>,
+    /// That element's bound (absolute).
+    pub worst_bound: Option<f64>,
+    /// Number of elements compared.
+    pub compared: u64,
+    /// Number of elements beyond their bound.
+    pub wrong: u64,
+    /// Number of elements whose value the kernel's language leaves open (WGSL: infinities and NaN); not in `wrong`.
+    pub undefined: u64,
+    /// The bound in words, with its source.
+    pub tolerance: String,
+    /// True if the seeds' strict line (1e-6 f32, 1e-12 f64, scaled error) holds; `None` for other dtypes.
+    pub strict_met: Option<bool>,
+    /// The command that reruns this case alone.
+    pub rerun: String,
+}
+
+/// JSON has no infinity: an error that is not finite is written as null, and read back as infinite.
+fn infinite_if_null<'de, D: serde::Deserializer<'de>>(d: D) -> Result<f64, D::Error> {
+    Ok(Option::<f64>::deserialize(d)?.unwrap_or(f64::INFINITY))
+}
+
+/// One key of `calibrate`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CalibrateRecord {
+    /// Op name.
+    pub op: String,
+    /// Dtype.
+    pub dtype: DType,
+    /// Shape family.
+    pub family: String,
+    /// Device id.
+    pub device: String,
+    /// Device uid.
+    pub uid: String,
+    /// `always` or `resident`.
+    pub residency: String,
+    /// CPU threads.
+    pub threads: u32,
+    /// CPU variant.
+    pub cpu_variant: String,
+    /// GPU kernel variant.
+    pub kernel: String,
+    /// `always | never | crossing | non-monotone | inconclusive | unmeasured | unsafe`.
+    pub verdict: String,
+    /// Unit of crossing, ci and threshold.
+    pub unit: String,
+    /// Smallest size from which the GPU wins at every larger one.
+    pub crossing: Option<u64>,
+    /// 95 % interval of the crossing.
+    pub ci: Option<[u64; 2]>,
+    /// crossing × margin.
+    pub threshold: Option<u64>,
+    /// The evidence.
+    pub points: Vec<CalibratePoint>,
+    /// Remarks.
+    pub reason: String,
+}
+
+/// One measured size of a key.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CalibratePoint {
+    /// Size in the op's unit.
+    pub size: u64,
+    /// Median seconds on the CPU.
+    pub cpu_s: f64,
+    /// Median seconds on the device.
+    pub gpu_s: f64,
+    /// 95 % interval of cpu/gpu.
+    pub ratio_ci: [f64; 2],
+    /// Number of interleaved pairs.
+    pub pairs: u64,
+}
+
+/// One scenario of `stress` on one device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StressRecord {
+    /// Scenario name.
+    pub scenario: String,
+    /// Device id.
+    pub device: String,
+    /// Device uid.
+    pub uid: String,
+    /// `pass | leak | degradation | corruption | crash | hang | inconclusive`.
+    pub verdict: String,
+    /// Why.
+    pub reason: String,
+    /// Seconds tested.
+    pub seconds: f64,
+    /// Cycles (ops, allocations or rounds) planned at least.
+    pub planned: u64,
+    /// Cycles done.
+    pub done: u64,
+    /// Result bytes compared with verified references.
+    pub bytes_checked: u64,
+    /// Comparisons that failed.
+    pub mismatches: u64,
+    /// Samples over time.
+    pub series: Vec<StressSample>,
+    /// The command that repeats the run.
+    pub rerun: String,
+}
+
+/// State of a soak at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StressSample {
+    /// Seconds since the start.
+    pub t: f64,
+    /// Live device buffers in the ledger.
+    pub buffers: u64,
+    /// Their bytes.
+    pub buffer_bytes: u64,
+    /// Other live objects in the ledger: queues, programs, events.
+    pub objects: u64,
+    /// Resident memory of the worker.
+    pub rss_bytes: Option<u64>,
+    /// Open file descriptors of the worker.
+    pub fds: Option<u64>,
+    /// Cycles since the sample before, per second.
+    pub rate: f64,
+}
+
+/// Any result.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum Record {
+    /// A row of `bench`.
+    Bench(Box<BenchRecord>),
+    /// A case of `verify`.
+    Verify(Box<VerifyRecord>),
+    /// A key of `calibrate`.
+    Calibrate(Box<CalibrateRecord>),
+    /// A scenario of `stress`.
+    Stress(Box<StressRecord>),
+}
+
+/// The host that measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Host {
+    /// CPU model.
+    pub cpu: String,
+    /// CPUs this process may use.
+    pub cpus: u32,
+    /// Memory in bytes.
+    pub memory_bytes: u64,
+    /// Operating system and kernel.
+    pub os: String,
+}
+
+/// The JSON document of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Document {
+    /// Version of this layout.
+    pub schema: u32,
+    /// gpuctl's version.
+    pub gpuctl: String,
+    /// The command line.
+    pub command: Vec<String>,
+    /// False if the run was cut short; what is here is still valid.
+    pub complete: bool,
+    /// Exit code of the run.
+    pub exit_code: u8,
+    /// The host.
+    pub host: Host,
+    /// Devices that took part (for `devices`: all).
+    pub devices: Vec<DeviceInfo>,
+    /// Backends and devices that are not usable, and why.
+    pub absent: Vec<Absence>,
+    /// The results.
+    pub records: Vec<Record>,
+}
+
+/// Version of [`Document`]'s layout.
+pub const SCHEMA: u32 = 1;
