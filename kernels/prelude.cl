@@ -1,0 +1,52 @@
+/* The common C dialect in OpenCL C 1.2. prelude.cu gives the same names to CUDA C++; kernel bodies use no other.
+   T, ACC and OUT are defined after this text, so macros may name them but functions may not. */
+#if defined(cl_khr_fp64) || defined(__opencl_c_fp64)
+#pragma OPENCL EXTENSION cl_khr_fp64 : enable
+typedef double f64;
+#endif
+typedef char i8;
+typedef uchar u8;
+typedef short i16;
+typedef ushort u16;
+typedef int i32;
+typedef uint u32;
+typedef long i64;
+typedef ulong u64;
+typedef float f32;
+
+/* KERNEL(name)(arguments) { body }; KERNEL_WG also fixes the number of work-items per group. */
+#define KERNEL(name) __kernel void name
+#define KERNEL_WG(name, x, y, z) __kernel __attribute__((reqd_work_group_size(x, y, z))) void name
+
+/* Address spaces: every pointer names its own. SHARED declares a group's array inside a kernel. */
+#define GLOBAL __global
+#define LOCAL __local
+#define CONSTANT __constant
+#define SHARED __local
+#define RESTRICT restrict
+
+/* Indices of the work-item and its group as u32; d is 0, 1 or 2. */
+#define LID(d) ((u32)get_local_id(d))
+#define GRP(d) ((u32)get_group_id(d))
+#define LSZ(d) ((u32)get_local_size(d))
+#define NGRP(d) ((u32)get_num_groups(d))
+/* Number of the group when groups are spread over x and y. */
+#define FLAT_GRP() ((u64)GRP(1) * NGRP(0) + GRP(0))
+/* Waits for the group; writes to local memory before it are seen after it. */
+#define BARRIER() barrier(CLK_LOCAL_MEM_FENCE)
+
+/* Bit test by comparison: no kernel is built with fast math. */
+#define IS_NAN(x) ((x) != (x))
+
+/* f16 and bf16 are storage (u16); arithmetic is f32. Stores round to nearest even and keep NaN. */
+#define F16_LOAD(p, i) vload_half((i), (__global const half *)(p))
+#define F16_STORE(p, i, v) vstore_half_rte((v), (i), (__global half *)(p))
+#define BF16_LOAD(p, i) as_float((u32)(p)[i] << 16)
+#define BF16_STORE(p, i, v) ((p)[i] = prelude_bf16(v))
+
+static inline u16 prelude_bf16(f32 v) {
+    u32 bits = as_uint(v);
+    u32 rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
+    /* Adding could carry a NaN into infinity; a set quiet bit keeps it. */
+    return (u16)((bits & 0x7FFFFFFFu) > 0x7F800000u ? (bits >> 16) | 0x40u : rounded);
+}

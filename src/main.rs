@@ -1,1 +1,5 @@
-fn main() {}
+//! The `gpuctl` command. Everything is in the library; see `gpuctl::cli`.
+
+fn main() -> std::process::ExitCode {
+    gpuctl::cli::main(std::env::args_os())
+}

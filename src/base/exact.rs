@@ -177,7 +177,9 @@ fn combine(a: Exact, b: Exact, dd: impl Fn(TwoFloat, TwoFloat) -> TwoFloat, plai
     {
         return Exact::f(lead);
     }
-    Exact::F(dd(x, y))
+    let exact = dd(x, y);
+    // Near the largest f64 the error terms overflow although the result does not.
+    if exact.hi().is_finite() && exact.lo().is_finite() { Exact::F(exact) } else { Exact::f(lead) }
 }
 
 /// Leading 128 bits of a multi-precision number as a double-double.
@@ -219,6 +221,32 @@ fn pow2(e: i32) -> f64 {
 fn exponent_of(x: f64) -> i32 {
     let bits = x.to_bits() >> 52 & 0x7ff;
     if bits == 0 { exponent_of(x * 2f64.powi(64)) - 64 } else { bits as i32 - 1023 }
+}
+
+/// Smallest normal number of a float dtype; 0 for integers.
+pub fn min_normal(dtype: DType) -> f64 {
+    dtype.min_exponent().map_or(0.0, pow2)
+}
+
+/// The dtype's numbers next to a finite `x` of that dtype, below and above, as if the exponent had no upper end (f64
+/// ends at infinity). Integers: x - 1 and x + 1.
+pub fn neighbours(dtype: DType, x: f64) -> (f64, f64) {
+    if dtype == DType::F64 {
+        return (x.next_down(), x.next_up());
+    }
+    // Towards zero the spacing halves at powers of two, except where the subnormals begin.
+    let near = |x: f64| {
+        let step = ulp(dtype, x);
+        if x == pow2(exponent_of(x)) && x > min_normal(dtype) { step / 2.0 } else { step }
+    };
+    let step = ulp(dtype, x);
+    if x == 0.0 {
+        (-step, step)
+    } else if x > 0.0 {
+        (x - near(x), x + step)
+    } else {
+        (x - step, x + near(-x))
+    }
 }
 
 /// Largest finite number of a float dtype; infinity for integers.
@@ -275,6 +303,35 @@ mod tests {
         assert_eq!(ulp(DType::F16, 0.0), 2f64.powi(-24));
         assert_eq!(ulp(DType::F32, 1e-45), 2f64.powi(-149));
         assert_eq!(ulp(DType::F64, f64::from_bits(1)), f64::from_bits(1));
+    }
+
+    #[test]
+    fn neighbours_are_the_next_numbers() {
+        for x in [1.0f32, -1.0, 1.5, 0.0, f32::MIN_POSITIVE, -f32::MIN_POSITIVE, 1e-45, 3.4e38, 2.0, -8.0] {
+            let want = (f64::from(x.next_down()), f64::from(x.next_up()));
+            assert_eq!(neighbours(DType::F32, f64::from(x)), want, "{x}");
+        }
+        assert_eq!(neighbours(DType::F64, 1.0), (1.0 - f64::EPSILON / 2.0, 1.0 + f64::EPSILON));
+        assert_eq!(neighbours(DType::F16, 2048.0), (2047.0, 2050.0));
+        assert_eq!(neighbours(DType::F32, f64::from(f32::MAX)).1, 2f64.powi(128));
+    }
+
+    #[test]
+    fn sums_near_the_largest_f64_stay_finite() {
+        let max = Exact::f(f64::MAX);
+        assert_eq!(max.add(Exact::f(-1.0)).to_f64(), f64::MAX);
+        assert_eq!(max.add(max.neg()).to_f64(), 0.0);
+        assert_eq!(max.mul(Exact::f(1.0)).to_f64(), f64::MAX);
+        assert_eq!(max.div(Exact::f(2.0)).to_f64(), f64::MAX / 2.0);
+    }
+
+    #[test]
+    fn zeros_keep_their_sign() {
+        let minus = Exact::f(-0.0);
+        assert!(minus.to_f64().is_sign_negative() && minus.neg().to_f64().is_sign_positive());
+        assert!(minus.add(minus).to_f64().is_sign_negative());
+        assert!(minus.add(Exact::f(0.0)).to_f64().is_sign_positive());
+        assert!(minus.mul(Exact::f(2.0)).to_f64().is_sign_negative());
     }
 
     #[test]

@@ -165,32 +165,46 @@ pub struct VerifyRecord {
     pub subject: Subject,
     /// Full case name.
     pub case: String,
-    /// Largest error in units in the last place of the oracle's value.
+    /// Largest error in units in the last place of the oracle's value, in the output's dtype (integers: difference).
+    #[serde(deserialize_with = "infinite_if_null")]
     pub max_ulp: f64,
-    /// Largest relative error.
+    /// Largest relative error where the oracle's value is a normal number.
+    #[serde(deserialize_with = "infinite_if_null")]
     pub max_rel: f64,
-    /// Largest absolute error.
+    /// Largest absolute error. All three are over elements where both values are finite.
+    #[serde(deserialize_with = "infinite_if_null")]
     pub max_abs: f64,
-    /// Largest absolute difference from the CPU's result, where both ran.
+    /// Largest absolute difference from the CPU's result, where both ran and are finite.
     pub max_vs_cpu: Option<f64>,
     /// Flat index of the element whose error is the largest share of its bound.
     pub worst_index: Option<u64>,
-    /// That element's computed value.
-    pub worst_got: Option<f64>,
+    /// That element's coordinates in its output; empty for a scalar.
+    pub worst_at: Vec<u64>,
+    /// That element's computed value, as text (NaN, infinities and 64-bit integers have no JSON number).
+    pub worst_got: Option<String>,
     /// That element's oracle value.
-    pub worst_want: Option<f64>,
+    pub worst_want: Option<String>,
+    /// That element's error; `None` where one of the values is not finite.
+    pub worst_error: Option<f64>,
     /// That element's bound (absolute).
     pub worst_bound: Option<f64>,
     /// Number of elements compared.
     pub compared: u64,
     /// Number of elements beyond their bound.
     pub wrong: u64,
+    /// Number of elements whose value the kernel's language leaves open (WGSL: infinities and NaN); not in `wrong`.
+    pub undefined: u64,
     /// The bound in words, with its source.
     pub tolerance: String,
-    /// True if the seeds' strict line (1e-6 f32, 1e-12 f64, scaled error) holds.
+    /// True if the seeds' strict line (1e-6 f32, 1e-12 f64, scaled error) holds; `None` for other dtypes.
     pub strict_met: Option<bool>,
     /// The command that reruns this case alone.
     pub rerun: String,
+}
+
+/// JSON has no infinity: an error that is not finite is written as null, and read back as infinite.
+fn infinite_if_null<'de, D: serde::Deserializer<'de>>(d: D) -> Result<f64, D::Error> {
+    Ok(Option::<f64>::deserialize(d)?.unwrap_or(f64::INFINITY))
 }
 
 /// One key of `calibrate`.

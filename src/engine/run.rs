@@ -203,6 +203,11 @@ impl Runner {
     }
 }
 
+/// End of an operand's data for the tails: WGSL stores 16-bit elements in pairs, and copies move whole words.
+fn round4(bytes: u64) -> u64 {
+    bytes.div_ceil(4) * 4
+}
+
 fn round16(bytes: u64) -> u64 {
     bytes.max(1).div_ceil(16) * 16
 }
@@ -270,9 +275,18 @@ impl Prepared {
     /// Fills every written operand and all tails with 0xFF (NaN, or -1), so that an element that a kernel leaves out or
     /// writes out of range is found.
     pub fn poison(&self, q: &mut dyn Queue) -> Result<()> {
+        self.poison_with(q, 0xFF)
+    }
+
+    /// The same with another byte in the written operands (the tails stay 0xFF): an element that shows a different
+    /// poison in each of two runs was never written, whatever its right value is.
+    pub fn poison_with(&self, q: &mut dyn Queue, byte: u8) -> Result<()> {
         for o in &self.operands {
-            let from = if o.role == Role::Out { 0 } else { round16(o.bytes) };
-            q.fill(&o.buffer, from, o.buffer.bytes() - from, 0xFF).map_err(|e| self.named(e))?;
+            let end = round4(o.bytes);
+            if o.role == Role::Out && end > 0 {
+                q.fill(&o.buffer, 0, end, byte).map_err(|e| self.named(e))?;
+            }
+            q.fill(&o.buffer, end, o.buffer.bytes() - end, 0xFF).map_err(|e| self.named(e))?;
         }
         Ok(())
     }
@@ -348,7 +362,7 @@ impl Prepared {
     /// Fails if anything wrote behind an operand since [`Prepared::poison`].
     pub fn check_tails(&self, q: &mut dyn Queue) -> Result<()> {
         for (i, o) in self.operands.iter().enumerate() {
-            let from = round16(o.bytes);
+            let from = round4(o.bytes);
             let mut tail = vec![0u8; (o.buffer.bytes() - from) as usize];
             q.read(&o.buffer, from, &mut tail).map_err(|e| self.named(e))?;
             if let Some(at) = tail.iter().position(|b| *b != 0xFF) {

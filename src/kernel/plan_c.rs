@@ -3,19 +3,25 @@
 //! All texts get `T`, `ACC`, `OUT`, `LOAD`, `STORE`, `STORE_OUT` (see [`source::c_types`]) and `GROUP`, the work-items
 //! per group. Sizes are u64. Flat group numbers are spread over x and y; kernels recover them as `y * ngroups_x + x`.
 
-use crate::base::{Case, DType, DeviceInfo, Result};
+use crate::base::{Case, Code, DType, DeviceInfo, Error, Result};
 
-use super::{Arg, Kernel, Param, Plan, Step, plan_native, source, spread_groups};
+use super::{Arg, Kernel, LAUNCH_TOKEN, Param, Plan, Step, plan_native, source, spread_groups};
 
 /// Work-items per group of the one-dimensional kernels.
 const GROUP: u32 = 256;
 
-fn step(case: &Case, entry: &'static str, acc: DType, out: DType, group: u32) -> Step {
-    let mut defines = source::c_types(case.dtype, acc, out);
+/// Work-items per group where a group works on one row of `n`: short rows would leave most of 256 idle. Two sizes only,
+/// since each is a program of its own.
+fn row_group(n: u64) -> u32 {
+    if n <= 128 { 64 } else { GROUP }
+}
+
+fn step(dtype: DType, entry: &'static str, acc: DType, out: DType, group: u32) -> Step {
+    let mut defines = source::c_types(dtype, acc, out);
     defines.push(("GROUP".into(), group.to_string()));
     Step {
         entry,
-        dtype: case.dtype,
+        dtype,
         defines,
         group: [group, 1, 1],
         groups: [1; 3],
@@ -30,10 +36,13 @@ fn one(step: Step) -> Plan {
     Plan { steps: vec![step], scratch: Vec::new() }
 }
 
-/// Groups for `n` work-items, at most enough to fill the device eight times over; kernels loop grid-wide.
-fn grid(n: u64, info: &DeviceInfo) -> Result<[u64; 3]> {
-    let full = u64::from(info.compute_units.max(1)) * 64;
-    spread_groups(n.div_ceil(u64::from(GROUP)).clamp(1, full.max(1024)), info)
+/// An elementwise step over `n` elements: groups, and `ITEMS` elements per work-item. A GPU hides memory latency better
+/// with several independent reads per item; a processor's compiler makes vectors of neighbouring items and wants one.
+fn elementwise(mut step: Step, n: u64, info: &DeviceInfo) -> Result<Step> {
+    let items: u32 = if info.is_software() { 1 } else { 4 };
+    step.defines.push(("ITEMS".into(), items.to_string()));
+    step.groups = spread_groups(n.div_ceil(u64::from(GROUP * items)), info)?;
+    Ok(step)
 }
 
 /// `unary(x, y, n)`: y[i] = EXPR(x[i]).
@@ -43,13 +52,13 @@ pub fn unary(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
         return Ok(Plan::default());
     }
     let native = plan_native::unary(&EMPTY, case, info)?;
+    let step = elementwise(step(case.dtype, "unary", case.dtype.compute(), case.dtype, GROUP), n, info)?;
     Ok(one(Step {
-        groups: grid(n, info)?,
         args: vec![Arg::Operand(0), Arg::Operand(1)],
         writes: vec![false, true],
         params: vec![Param::U64(n)],
         cost: native.steps[0].cost,
-        ..step(case, "unary", case.dtype.compute(), case.dtype, GROUP)
+        ..step
     }))
 }
 
@@ -66,58 +75,58 @@ pub fn binary(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
     if same {
         params.truncate(1);
     }
+    let entry = if same { "binary" } else { "binary_broadcast" };
+    let step = elementwise(step(case.dtype, entry, case.dtype.compute(), case.dtype, GROUP), b.n, info)?;
     Ok(one(Step {
-        groups: grid(b.n, info)?,
         args: vec![Arg::Operand(0), Arg::Operand(1), Arg::Operand(2)],
         writes: vec![false, false, true],
         params,
         cost: native.steps[0].cost,
-        ..step(case, if same { "binary" } else { "binary_broadcast" }, case.dtype.compute(), case.dtype, GROUP)
+        ..step
     }))
 }
 
-/// Elements of one row that one group sums before a second launch adds the groups' results.
+/// Elements of one row that one group sums before another launch adds the groups' results.
 const SEGMENT: u64 = 16_384;
 
 /// `sum_rows(x, y, outer, n, segment, parts)`: group (row, part) sums x[row, part*segment ..] in a tree and stores
-/// y[row*parts + part]; with several parts y is scratch of type ACC and `sum_partials` follows.
+/// y[row, part].
 /// `sum_columns(x, y, outer, n, inner, segment, parts)`: one work-item per (outer, part, inner), stores
-/// y[(outer*parts + part)*inner + inner].
-/// `sum_partials(p, y, outer, parts, inner)`: y[o, i] = Σ_part p[o, part, i], in order.
+/// y[outer, part, inner].
+/// With several parts y is scratch of the result's dtype, and the same kernel sums the parts, until one is left.
 pub fn sum(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
-    let (outer, n, inner) = (case.dim("outer"), case.dim("n"), case.dim("inner"));
+    let (outer, mut n, inner) = (case.dim("outer"), case.dim("n"), case.dim("inner"));
     let out = if case.dtype.is_float() { case.dtype } else { DType::I64 };
     if outer * inner == 0 {
         return Ok(Plan::default());
     }
-    let parts = n.div_ceil(SEGMENT).max(1);
-    let cost = plan_native::sum_cost(case);
-    let (entry, items, mut params) = if inner == 1 {
-        ("sum_rows", outer * parts * u64::from(GROUP), vec![outer, n])
-    } else {
-        ("sum_columns", outer * parts * inner, vec![outer, n, inner])
-    };
-    params.extend([SEGMENT, parts]);
-    let target = if parts == 1 { Arg::Operand(1) } else { Arg::Scratch(0) };
-    let mut plan = one(Step {
-        groups: spread_groups(items.div_ceil(u64::from(GROUP)), info)?,
-        args: vec![Arg::Operand(0), target],
-        writes: vec![false, true],
-        params: params.into_iter().map(Param::U64).collect(),
-        cost,
-        ..step(case, entry, out, out, GROUP)
-    });
-    if parts > 1 {
-        plan.scratch.push(outer * parts * inner * out.size());
+    let mut plan = Plan::default();
+    let (mut from, mut dtype) = (Arg::Operand(0), case.dtype);
+    loop {
+        let parts = n.div_ceil(SEGMENT).max(1);
+        let group = if inner == 1 { row_group(n) } else { GROUP };
+        let (entry, groups, mut params) = if inner == 1 {
+            ("sum_rows", outer * parts, vec![outer, n])
+        } else {
+            ("sum_columns", (outer * parts * inner).div_ceil(u64::from(group)), vec![outer, n, inner])
+        };
+        params.extend([SEGMENT, parts]);
+        let target = if parts == 1 { Arg::Operand(1) } else { Arg::Scratch(plan.scratch.len()) };
         plan.steps.push(Step {
-            groups: spread_groups((outer * inner).div_ceil(u64::from(GROUP)), info)?,
-            args: vec![Arg::Scratch(0), Arg::Operand(1)],
+            groups: spread_groups(groups, info)?,
+            args: vec![from, target],
             writes: vec![false, true],
-            params: [outer, parts, inner].into_iter().map(Param::U64).collect(),
-            ..step(case, "sum_partials", out, out, GROUP)
+            params: params.into_iter().map(Param::U64).collect(),
+            // The parts are few: the first launch carries the work.
+            cost: if plan.steps.is_empty() { plan_native::sum_cost(case) } else { Default::default() },
+            ..step(dtype, entry, out, out, group)
         });
+        if parts == 1 {
+            return Ok(plan);
+        }
+        plan.scratch.push(outer * parts * inner * out.size());
+        (from, dtype, n) = (target, out, parts);
     }
-    Ok(plan)
 }
 
 /// `softmax(x, y, m, n)`: one group per row; maximum, sum of exponentials, division. NaN in a row makes it NaN.
@@ -132,7 +141,7 @@ pub fn softmax(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
         writes: vec![false, true],
         params: vec![Param::U64(m), Param::U64(n)],
         cost: plan_native::matrix_cost(case, 4),
-        ..step(case, "softmax", case.dtype.compute(), case.dtype, GROUP)
+        ..step(case.dtype, "softmax", case.dtype.compute(), case.dtype, row_group(n))
     }))
 }
 
@@ -150,7 +159,7 @@ pub fn transpose(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
         writes: vec![false, true],
         params: vec![Param::U64(m), Param::U64(n)],
         cost: plan_native::matrix_cost(case, 0),
-        ..step(case, "transpose", case.dtype, case.dtype, GROUP)
+        ..step(case.dtype, "transpose", case.dtype, case.dtype, GROUP)
     }))
 }
 
@@ -165,19 +174,55 @@ pub fn gemm_params(case: &Case) -> Vec<Param> {
     params
 }
 
-/// `gemm(a, b, c, m, n, k, a_row, a_col, b_row, b_col, alpha, beta)` with tiles TM×TN×TK in local memory and RM×RN
-/// results per work-item; (TM/RM)·(TN/RN) = GROUP. Groups are spread over x and y; a flat number counts tiles row by row.
-fn gemm_tiled(case: &Case, info: &DeviceInfo, tm: u64, tn: u64, tk: u64, rm: u64, rn: u64) -> Result<Plan> {
+/// How a gemm's results are laid out among work-items.
+#[derive(Clone, Copy, PartialEq)]
+enum Layout {
+    /// A work-item's results lie apart, neighbours' side by side: no bank conflicts, coalesced stores.
+    Scattered,
+    /// A work-item's results are one block: a processor's compiler makes vectors of them.
+    Blocks,
+}
+
+/// Tiles TM×TN×TK in local memory and RM×RN results per work-item; (TM/RM)·(TN/RN) = GROUP.
+#[derive(Clone, Copy)]
+struct Tiles {
+    tm: u64,
+    tn: u64,
+    tk: u64,
+    rm: u64,
+    rn: u64,
+    layout: Layout,
+}
+
+/// `gemm(a, b, c, m, n, k, a_row, a_col, b_row, b_col, alpha, beta)`. Groups are spread over x and y; a flat number
+/// counts tiles row by row.
+fn gemm_tiled(case: &Case, info: &DeviceInfo, t: Tiles) -> Result<Plan> {
     let (m, n) = (case.dim("m"), case.dim("n"));
     if m == 0 || n == 0 {
         return Ok(Plan::default());
     }
-    let mut s = step(case, "gemm", case.dtype.compute(), case.dtype, ((tm / rm) * (tn / rn)) as u32);
-    for (name, value) in [("TM", tm), ("TN", tn), ("TK", tk), ("RM", rm), ("RN", rn)] {
-        s.defines.push((name.into(), value.to_string()));
-    }
+    // Products of i32 wrap; C leaves signed overflow undefined, unsigned arithmetic has the same bits.
+    let acc = if case.dtype == DType::I32 { DType::U32 } else { case.dtype.compute() };
+    let (rows, columns) = (t.tm / t.rm, t.tn / t.rn);
+    let mut s = step(case.dtype, "gemm", acc, case.dtype, (rows * columns) as u32);
+    let [row_item, row_step, col_item, col_step] = match t.layout {
+        Layout::Scattered => [1, rows, 1, columns],
+        Layout::Blocks => [t.rm, 1, t.rn, 1],
+    };
+    let defines = [
+        ("TM", t.tm),
+        ("TN", t.tn),
+        ("TK", t.tk),
+        ("RM", t.rm),
+        ("RN", t.rn),
+        ("ROW_ITEM", row_item),
+        ("ROW_STEP", row_step),
+        ("COL_ITEM", col_item),
+        ("COL_STEP", col_step),
+    ];
+    s.defines.extend(defines.into_iter().map(|(name, value)| (name.to_string(), value.to_string())));
     Ok(one(Step {
-        groups: spread_groups(m.div_ceil(tm) * n.div_ceil(tn), info)?,
+        groups: spread_groups(m.div_ceil(t.tm) * n.div_ceil(t.tn), info)?,
         args: vec![Arg::Operand(0), Arg::Operand(1), Arg::Operand(2)],
         writes: vec![false, false, true],
         params: gemm_params(case),
@@ -186,28 +231,38 @@ fn gemm_tiled(case: &Case, info: &DeviceInfo, tm: u64, tn: u64, tk: u64, rm: u64
     }))
 }
 
+/// 128×128×64 tiles, blocks of 4×32 results per work-item: for devices that are processors.
+pub fn gemm_cpu_tile(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
+    if !info.is_software() {
+        return Err(Error::new(Code::FeatureUnsupported, "made for processors, the device is a GPU"));
+    }
+    gemm_tiled(case, info, Tiles { tm: 128, tn: 128, tk: 64, rm: 4, rn: 32, layout: Layout::Blocks })
+}
+
 /// 128×128×16 tiles, 8×8 results per work-item.
 pub fn gemm_tiled128(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
-    gemm_tiled(case, info, 128, 128, 16, 8, 8)
+    gemm_tiled(case, info, Tiles { tm: 128, tn: 128, tk: 16, rm: 8, rn: 8, layout: Layout::Scattered })
 }
 
 /// 64×64×16 tiles, 4×4 results per work-item.
 pub fn gemm_tiled64(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
-    gemm_tiled(case, info, 64, 64, 16, 4, 4)
+    gemm_tiled(case, info, Tiles { tm: 64, tn: 64, tk: 16, rm: 4, rn: 4, layout: Layout::Scattered })
 }
 
 /// 16×16×16 tiles, one result per work-item.
 pub fn gemm_tiled16(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
-    gemm_tiled(case, info, 16, 16, 16, 1, 1)
+    gemm_tiled(case, info, Tiles { tm: 16, tn: 16, tk: 16, rm: 1, rn: 1, layout: Layout::Scattered })
 }
 
-/// `launch(y)`: work-item 0 stores the token; `n` such steps.
+/// `launch(y)`: work-item 0 stores `TOKEN`; `n` such steps.
 pub fn launch(_: &Kernel, case: &Case, _: &DeviceInfo) -> Result<Plan> {
+    let mut step = step(DType::I32, "launch", DType::I32, DType::I32, 1);
+    step.defines.push(("TOKEN".into(), LAUNCH_TOKEN.to_string()));
     let one = Step {
         args: vec![Arg::Operand(0)],
         writes: vec![true],
         cost: crate::base::Cost { flops: 0, read: 0, written: 4 },
-        ..step(case, "launch", DType::I32, DType::I32, 1)
+        ..step
     };
     Ok(Plan { steps: vec![one; case.dim("n") as usize], scratch: Vec::new() })
 }

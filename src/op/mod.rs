@@ -5,6 +5,7 @@
 
 pub mod case;
 mod elementwise;
+pub mod limits;
 mod matmul;
 mod micro;
 mod movement;
@@ -68,7 +69,8 @@ pub struct OpDesc {
 pub struct Reference {
     /// Exact values in row-major order.
     pub values: Vec<Exact>,
-    /// What the error is judged against besides the value: Σ|x| for sums, |A||B| for products, |x| for functions.
+    /// What the error is judged against besides the value: |x| for functions; for sums and products Σ|x| and |A||B| over
+    /// the finite terms (infinite only if a product of finite numbers overflows); for softmax see its tolerance.
     pub scale: Vec<f64>,
 }
 

@@ -97,11 +97,14 @@ fn oracle(case: &Case, x: &[Vec<Exact>]) -> Vec<Reference> {
         for v in &e {
             total = total.add(*v);
         }
-        // The largest |x - max| in the row bounds how the rounding of the subtraction enters term and sum.
-        let spread = row.iter().map(|v| (v.to_f64() - top).abs()).filter(|d| d.is_finite()).fold(0.0, f64::max);
-        for v in e {
-            values.push(v.div(total));
-            scale.push(spread);
+        // How the rounding of x - max enters the term, plus how it enters the sum: |x - max| averaged with the weights of
+        // the sum. A weight of zero counts nothing, whatever its distance.
+        let distance = |v: &Exact| (v.to_f64() - top).abs();
+        let parts = row.iter().zip(&e).map(|(v, e)| if e.to_f64() == 0.0 { 0.0 } else { e.to_f64() * distance(v) });
+        let average = parts.sum::<f64>() / total.to_f64();
+        for (v, e) in row.iter().zip(e) {
+            values.push(e.div(total));
+            scale.push(distance(v) + average);
         }
     }
     vec![Reference { values, scale }]

@@ -1,22 +1,32 @@
-//! How far a result may be from the exact one: published limits as data, and bounds derived from them.
+//! How far a result may be from the exact one: bounds derived from published limits.
 //!
-//! Limits belong to a function, a kernel language and a dtype, never to a device: a device that needs more is a finding.
-//! Sources: OpenCL: KhronosGroup/OpenCL-CTS, math_brute_force/function_list.cpp. WGSL: gpuweb, "Accuracy of concrete
-//! floating point expressions". CUDA: CUDA C++ Programming Guide, mathematical functions appendix (default flags, no
-//! fast math). Native: the error statements of `kernel::cpu::math`, tested there.
+//! The limits themselves are in `op::limits`.
+//!
+//! What WGSL leaves open (W3C WGSL 15.7.2, 15.7.4) and the bounds therefore allow for `Lang::Wgsl` alone:
+//! - "correctly rounded" is either neighbour of the exact value, so u is 2^(1-p) there, not 2^-p;
+//! - subnormal inputs, results and intermediates of arithmetic may be flushed to zero (loads, stores and moves keep them);
+//! - the sign of zero may be ignored by arithmetic;
+//! - overflow, infinities and NaN may be assumed absent: where one occurs the result is indeterminate. Such an element is
+//!   counted apart ([`Judged::undefined`]), neither right nor wrong.
 
-use crate::base::{Case, DType, Lang, exact};
+use crate::base::exact::{self, Exact, max_finite, min_normal};
+use crate::base::{Attr, Case, DType, Fill, Lang};
+
+use super::limits::{Limit, LimitRow, WGSL, limit};
 
 /// An op's rule.
 #[derive(Clone, Copy, Debug)]
 pub enum Tolerance {
-    /// Every bit must match (moves, integer results; comparisons).
+    /// Every bit must match, the sign of zero too (moves, integer results). Any NaN equals any other.
     Exact,
-    /// Correctly rounded: half a unit in the last place.
+    /// As `Exact`, but the value is selected by a comparison, whose subnormal operands WGSL may flush (relu).
+    Selected,
+    /// Correctly rounded: the nearest number, either one at a tie. Zero has no sign here.
     Rounded,
     /// A row of [`LIMITS`].
     Function(&'static str),
-    /// A formula around one row: that row's limit plus so many ulps for the arithmetic around it.
+    /// A formula around one function, such as 1 / (1 + exp(-x)): the function's limit as a relative error (n ulps are
+    /// at most 2nu), one division, and so many ulps for the other operations.
     Around {
         /// The row.
         function: &'static str,
@@ -24,75 +34,12 @@ pub enum Tolerance {
         extra_ulps: f64,
     },
     /// Sum of products or of terms: γ_t·scale, where scale is Σ|x| or (|A||B|)_ij and t the number of roundings
-    /// (Higham, *Accuracy and Stability of Numerical Algorithms*, 3.1 and 3.5), plus the final rounding.
+    /// (Higham, *Accuracy and Stability of Numerical Algorithms*, 3.1 and 3.5, any order of summation, fused or not),
+    /// plus the final rounding. Where integer data makes every partial sum exact, every bit must match.
     Gamma(fn(&Case) -> u64),
-    /// Softmax: exp's limit on x - max (twice: term and sum), γ_n of the sum, division and subtraction.
+    /// Softmax over that many terms: exp's limit and the rounding of x - max, each in the term and in the sum, γ_n of
+    /// the sum, the division. scale is |x - max| of the term plus its average under the weights of the sum.
     Softmax(fn(&Case) -> u64),
-}
-
-/// A published limit.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Limit {
-    /// Units in the last place.
-    Ulp(f64),
-    /// a + b·|x| ulps, x being the argument.
-    UlpPlus(f64, f64),
-    /// Absolute.
-    Abs(f64),
-}
-
-/// One row of the table.
-#[derive(Clone, Copy, Debug)]
-pub struct LimitRow {
-    /// Function.
-    pub function: &'static str,
-    /// Kernel language.
-    pub lang: Lang,
-    /// Dtype of the arithmetic: f32 or f64.
-    pub dtype: DType,
-    /// Limit.
-    pub limit: Limit,
-    /// Where it is published.
-    pub source: &'static str,
-}
-
-const CTS: &str = "OpenCL CTS function_list.cpp, full profile";
-const WGSL: &str = "WGSL, Accuracy of Concrete Floating Point Expressions";
-const CUDA: &str = "CUDA C++ Programming Guide, Mathematical Functions";
-const OWN: &str = "kernel::cpu::math, tested against 160-bit arithmetic";
-
-const fn row(function: &'static str, lang: Lang, dtype: DType, limit: Limit, source: &'static str) -> LimitRow {
-    LimitRow { function, lang, dtype, limit, source }
-}
-
-/// Published limits; `gpuctl verify --limits` prints them.
-pub static LIMITS: &[LimitRow] = &[
-    row("exp", Lang::OpenclC, DType::F32, Limit::Ulp(3.0), CTS),
-    row("exp", Lang::OpenclC, DType::F64, Limit::Ulp(3.0), CTS),
-    row("exp", Lang::Cuda, DType::F32, Limit::Ulp(2.0), CUDA),
-    row("exp", Lang::Cuda, DType::F64, Limit::Ulp(1.0), CUDA),
-    row("exp", Lang::Wgsl, DType::F32, Limit::UlpPlus(3.0, 2.0), WGSL),
-    row("exp", Lang::Native, DType::F32, Limit::Ulp(1.5), OWN),
-    row("exp", Lang::Native, DType::F64, Limit::Ulp(1.5), OWN),
-    row("tanh", Lang::OpenclC, DType::F32, Limit::Ulp(5.0), CTS),
-    row("tanh", Lang::OpenclC, DType::F64, Limit::Ulp(5.0), CTS),
-    row("tanh", Lang::Cuda, DType::F32, Limit::Ulp(2.0), CUDA),
-    row("tanh", Lang::Cuda, DType::F64, Limit::Ulp(1.0), CUDA),
-    row("tanh", Lang::Wgsl, DType::F32, Limit::Abs(1e-5), WGSL),
-    row("tanh", Lang::Native, DType::F32, Limit::Ulp(3.0), OWN),
-    row("tanh", Lang::Native, DType::F64, Limit::Ulp(3.0), OWN),
-    row("divide", Lang::OpenclC, DType::F32, Limit::Ulp(2.5), CTS),
-    row("divide", Lang::OpenclC, DType::F64, Limit::Ulp(0.5), CTS),
-    row("divide", Lang::Cuda, DType::F32, Limit::Ulp(0.5), CUDA),
-    row("divide", Lang::Cuda, DType::F64, Limit::Ulp(0.5), CUDA),
-    row("divide", Lang::Wgsl, DType::F32, Limit::Ulp(2.5), WGSL),
-    row("divide", Lang::Native, DType::F32, Limit::Ulp(0.5), "IEEE 754"),
-    row("divide", Lang::Native, DType::F64, Limit::Ulp(0.5), "IEEE 754"),
-];
-
-/// The row of a function, if one is published.
-pub fn limit(function: &str, lang: Lang, dtype: DType) -> Option<&'static LimitRow> {
-    LIMITS.iter().find(|r| r.function == function && r.lang == lang && r.dtype == dtype.compute())
 }
 
 /// γ_n = n·u / (1 - n·u); infinite where the bound says nothing (Higham 3.1).
@@ -101,20 +48,70 @@ pub fn gamma(n: u64, u: f64) -> f64 {
     if nu < 1.0 { nu / (1.0 - nu) } else { f64::INFINITY }
 }
 
+/// How the seeds' strict line scales an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scaled {
+    /// By the magnitude of the exact value.
+    Value,
+    /// By the magnitude of the terms.
+    Terms,
+    /// Not at all: results within [0, 1].
+    One,
+}
+
+/// The form of the comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Bits,
+    Nearest,
+    Within,
+}
+
 /// A tolerance made concrete for one case, language and output dtype.
 #[derive(Clone, Debug)]
 pub struct Bound {
     arithmetic: DType,
     storage: DType,
+    lang: Lang,
+    form: Form,
+    scaled: Scaled,
+    /// Units in the last place of the exact value.
     ulps: f64,
+    /// The same per unit of scale.
     ulps_per_scale: f64,
+    /// Error per unit of scale.
     per_scale: f64,
+    /// Relative error, and the same per unit of scale.
     relative: f64,
+    relative_per_scale: f64,
     absolute: f64,
-    /// May a subnormal result be flushed to zero (WGSL), or an underflow inside a formula give zero?
+    /// A scale that stands for the argument of exp has no effect beyond this (results are then 0 or infinite).
+    scale_cap: f64,
+    /// May a subnormal result be flushed to zero?
     flush: bool,
+    /// May a comparison have seen a subnormal operand as zero?
+    flush_operand: bool,
+    /// Partial sums may overflow where the terms' magnitudes do.
+    sums: bool,
+    /// The data are integers: sums are exact while the magnitudes stay below 2^p.
+    integers: bool,
     /// The bound in words, with its source.
     pub words: String,
+}
+
+/// What became of one element.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Judged {
+    /// Within the rule.
+    pub ok: bool,
+    /// The language leaves this element's result open (WGSL, non-finite values); never wrong, and no evidence either.
+    pub undefined: bool,
+    /// |got - want|; `None` where one of them is not finite.
+    pub error: Option<f64>,
+    /// Largest allowed error.
+    pub allowed: f64,
+    /// The error as the seeds' strict line scales it.
+    pub scaled: Option<f64>,
 }
 
 impl Tolerance {
@@ -122,156 +119,372 @@ impl Tolerance {
     /// for this combination, so nothing can be called verified.
     pub fn bound(&self, case: &Case, lang: Lang, out: DType) -> Option<Bound> {
         let arithmetic = out.compute();
-        let u = arithmetic.unit_roundoff();
+        let nearest = arithmetic.unit_roundoff();
+        let wgsl = lang == Lang::Wgsl;
+        // What one rounding of the language may lose, relatively, and in ulps.
+        let (u, half) = if wgsl { (2.0 * nearest, 1.0) } else { (nearest, 0.5) };
+        let tiny = exact::ulp(arithmetic, 0.0);
+        let normal = min_normal(arithmetic);
         let mut b = Bound {
             arithmetic,
             storage: out,
+            lang,
+            form: Form::Within,
+            scaled: Scaled::Value,
             ulps: 0.0,
             ulps_per_scale: 0.0,
             per_scale: 0.0,
             relative: 0.0,
+            relative_per_scale: 0.0,
             absolute: 0.0,
-            flush: lang == Lang::Wgsl,
+            scale_cap: f64::INFINITY,
+            flush: wgsl,
+            flush_operand: false,
+            sums: false,
+            integers: false,
             words: String::new(),
         };
         if !out.is_float() {
+            b.form = Form::Bits;
             b.words = "exact: integer result".to_string();
             return Some(b);
         }
         match *self {
-            Tolerance::Exact => {
+            Tolerance::Exact | Tolerance::Selected => {
+                b.form = Form::Bits;
                 b.flush = false;
+                b.flush_operand = wgsl && matches!(self, Tolerance::Selected);
                 b.words = "exact: every bit".to_string();
+                return Some(b);
             }
             Tolerance::Rounded => {
-                b.ulps = 0.5;
-                b.words = "0.5 ulp: correctly rounded".to_string();
+                b.form = Form::Nearest;
+                b.ulps = half;
+                // Two operands of WGSL may each be flushed.
+                b.absolute = if wgsl { 2.0 * normal } else { 0.0 };
+                b.words = match wgsl {
+                    true => format!("a neighbour of the exact value ({WGSL}: correctly rounded)"),
+                    false => "0.5 ulp: the nearest number (IEEE 754)".to_string(),
+                };
             }
-            Tolerance::Function(function) => b.add(limit(function, lang, out)?, 1.0),
+            Tolerance::Function(function) => b.add(limit(function, lang, out)?),
             Tolerance::Around { function, extra_ulps } => {
-                b.add(limit(function, lang, out)?, 1.0);
-                b.add(limit("divide", lang, out)?, 1.0);
-                b.ulps += extra_ulps;
+                let row = limit(function, lang, out)?;
+                let (a, per) = row.limit.ulps()?;
+                b.relative = 2.0 * nearest * a;
+                b.relative_per_scale = 2.0 * nearest * per;
+                b.scale_cap = exp_range(arithmetic);
+                b.add(limit("divide", lang, out)?);
+                b.ulps += extra_ulps * 2.0 * half;
+                // The formula's intermediate overflows where the result is subnormal.
                 b.flush = true;
-                b.words.push_str(&format!(" + {extra_ulps} ulp of arithmetic"));
+                b.words = format!("{} + {} + {extra_ulps} ulp of arithmetic", row.words(), b.words);
             }
             Tolerance::Gamma(terms) => {
                 let n = terms(case);
-                b.ulps = 0.5;
+                b.ulps = half;
                 b.per_scale = gamma(n, u);
-                b.words = format!("gamma_{n} (Higham 3.1) of the sum of magnitudes + 0.5 ulp");
+                // A product that underflows loses up to half the smallest subnormal (Higham 2.8); twice that, for the
+                // oracle's own products may underflow too. On WGSL each may be flushed.
+                b.absolute = n as f64 * if wgsl { 2.0 * normal } else { 2.0 * tiny };
+                b.sums = true;
+                b.integers = case.fill == Fill::Integer && whole_attrs(case);
+                b.scaled = Scaled::Terms;
+                b.words = format!("gamma_{n} (Higham 3.1) of the sum of magnitudes + {half} ulp");
+                if b.integers {
+                    b.words = format!("exact: integers below 2^{}", arithmetic.mantissa_bits().unwrap_or(0));
+                }
             }
             Tolerance::Softmax(terms) => {
-                // y = e_i / Σ e_j with e = exp(x - max). Relative errors: the rounding of x - max acts through exp as
-                // |x - max|·u (scale carries that maximum), exp's own limit, both for the term and for the sum; γ_n for
-                // the summation; the division.
                 let n = terms(case);
-                let exp = limit("exp", lang, out)?;
-                b.add(exp, 2.0);
-                b.add(limit("divide", lang, out)?, 1.0);
-                b.ulps_per_scale += 2.0;
-                b.relative = 2.0 * gamma(n, u);
-                b.flush = true;
-                b.words.push_str(&format!("; 2 ulp per unit of |x - max|; 2 gamma_{n}"));
+                let row = limit("exp", lang, out)?;
+                let (a, per) = row.limit.ulps()?;
+                // First-order sum of the relative errors, then 1/(1 - r) for their products.
+                let first = 4.0 * nearest * a + gamma(n, u);
+                b.relative = first / (1.0 - first).max(0.5);
+                b.relative_per_scale = (2.0 * nearest * per + u) * 1.01;
+                b.scale_cap = exp_range(arithmetic);
+                // A subnormal exponential has an absolute error; the sum that it is divided by is at least 1.
+                b.absolute = (a + per * b.scale_cap + 1.0) * tiny;
+                b.add(limit("divide", lang, out)?);
+                b.scaled = Scaled::One;
+                b.words = format!(
+                    "2 x {} + {} + gamma_{n} of the sum + rounding of x - max (first order / (1 - r))",
+                    row.words(),
+                    b.words
+                );
             }
         }
         if out != arithmetic {
-            b.words.push_str(&format!("; + 0.5 ulp of {out} storage"));
+            b.words.push_str(&format!("; + {half} ulp of {out} storage"));
         }
         Some(b)
     }
 }
 
+/// Magnitude beyond which exp is 0 or infinite in the dtype: ln 2 times the exponent of the smallest subnormal.
+fn exp_range(dtype: DType) -> f64 {
+    let bits = dtype.mantissa_bits().unwrap_or(0) - dtype.min_exponent().unwrap_or(0);
+    f64::from(bits) * std::f64::consts::LN_2
+}
+
+/// True if every scalar attribute is a whole number.
+fn whole_attrs(case: &Case) -> bool {
+    case.attrs.iter().all(|(_, v)| !matches!(v, Attr::Float(f) if f.fract() != 0.0))
+}
+
 impl Bound {
-    fn add(&mut self, row: &LimitRow, times: f64) {
+    fn add(&mut self, row: &LimitRow) {
         match row.limit {
-            Limit::Ulp(n) => self.ulps += n * times,
+            Limit::Ulp(n) => self.ulps += n,
             Limit::UlpPlus(n, per) => {
-                self.ulps += n * times;
-                self.ulps_per_scale += per * times;
+                self.ulps += n;
+                self.ulps_per_scale += per;
+                self.scale_cap = exp_range(self.arithmetic);
             }
-            Limit::Abs(a) => self.absolute += a * times,
+            Limit::Abs(a) => self.absolute += a,
         }
-        if !self.words.is_empty() {
-            self.words.push_str(" + ");
-        }
-        self.words.push_str(&format!("{} x {:?} of {} ({})", times, row.limit, row.function, row.source));
+        self.words = row.words();
     }
 
-    /// Largest allowed |got - want| for one element with oracle value `want` and scale `scale`.
+    /// Below this a result counts as subnormal, in arithmetic or storage.
+    fn normal(&self) -> f64 {
+        min_normal(self.arithmetic).max(min_normal(self.storage))
+    }
+
+    /// Largest allowed |got - want| for one element with oracle value `want` and scale `scale`. For the rule of the
+    /// nearest number this is half an ulp; [`Bound::judge`] is stricter where the spacing changes.
     pub fn allowed(&self, want: f64, scale: f64) -> f64 {
-        if !self.storage.is_float() {
-            return 0.0;
+        if self.form == Form::Bits {
+            return if self.flush_operand && scale < self.normal() { scale } else { 0.0 };
         }
-        let ulp = exact::ulp(self.arithmetic, want);
-        let mut e = (self.ulps + self.ulps_per_scale * scale) * ulp
-            + self.per_scale * scale
-            + self.relative * want.abs()
-            + self.absolute;
-        if self.storage != self.arithmetic && e + self.ulps > 0.0 {
-            // Rounding to storage happens after the arithmetic's error.
-            e += 0.500_001 * exact::ulp(self.storage, want.abs() + e);
+        let half = if self.lang == Lang::Wgsl { 1.0 } else { 0.5 };
+        let mut e = 0.0;
+        if !(self.integers && scale <= self.arithmetic.mantissa_bits().map_or(0.0, |p| 2f64.powi(p))) {
+            let per = |k: f64| if k > 0.0 { k * scale.min(self.scale_cap) } else { 0.0 };
+            let ulp = exact::ulp(self.arithmetic, want);
+            e = (self.ulps + per(self.ulps_per_scale)) * ulp
+                + per(self.per_scale)
+                + (self.relative + per(self.relative_per_scale)) * want.abs()
+                + self.absolute;
+            if self.flush && want.abs() < self.normal() {
+                e += want.abs() + exact::ulp(self.arithmetic, 0.0);
+            }
         }
-        if self.flush && self.arithmetic.min_exponent().is_some_and(|m| want.abs() < 2f64.powi(m)) {
-            e += want.abs() + exact::ulp(self.arithmetic, 0.0);
+        if self.storage != self.arithmetic {
+            // Rounding to storage happens after the arithmetic's error, so at a magnitude up to e larger.
+            e += half * 1.000_001 * exact::ulp(self.storage, want.abs() + e);
         }
         e
     }
 
-    /// True if an overflow to infinity is within the bound although the exact value is finite.
-    pub fn allows_overflow(&self, want: f64, scale: f64) -> bool {
-        let e = self.allowed(want, scale);
-        e > 0.0
-            && want.abs() + e + exact::ulp(self.storage, exact::max_finite(self.storage)) / 2.0
-                > exact::max_finite(self.storage)
+    /// Judges one element.
+    ///
+    /// NaN equals only NaN; infinities must match in sign. Where the terms' magnitudes exceed the arithmetic's range,
+    /// partial sums may overflow in some order: then infinities and NaN are accepted beside values within the bound,
+    /// but no other finite value.
+    pub fn judge(&self, got: Exact, want: Exact, scale: f64) -> Judged {
+        let mut j = Judged { ok: false, undefined: false, error: None, allowed: 0.0, scaled: None };
+        if let (Exact::I(a), Exact::I(b)) = (got, want) {
+            let d = a.abs_diff(b) as f64;
+            return Judged { ok: a == b, error: Some(d), scaled: Some(d / (b as f64).abs().max(1.0)), ..j };
+        }
+        let (g, w) = (got.to_f64(), want.to_f64());
+        let top = max_finite(self.storage);
+        let spill = self.sums && !(scale * (1.0 + self.per_scale) < max_finite(self.arithmetic));
+        j.allowed = self.allowed(w, scale);
+        if w.is_finite() && g.is_finite() {
+            let d = got.add(want.neg()).abs_f64();
+            j.error = Some(d);
+            j.scaled = Some(match self.scaled {
+                Scaled::Value => d / w.abs().max(min_normal(self.storage)),
+                Scaled::Terms if d == 0.0 => 0.0,
+                Scaled::Terms => d / scale.max(min_normal(self.storage)),
+                Scaled::One => d,
+            });
+            j.ok = match self.form {
+                Form::Bits => {
+                    let same = d == 0.0 && (w != 0.0 || g.is_sign_negative() == w.is_sign_negative());
+                    same || self.flush_operand && d <= j.allowed
+                }
+                Form::Nearest => self.is_nearest(g, want, d) || self.lang == Lang::Wgsl && d <= self.flush_slack(w),
+                Form::Within => d <= j.allowed,
+            };
+            // WGSL may round an overflow down.
+            j.ok |= self.lang == Lang::Wgsl && w.abs() > top && g.abs() == top && g * w > 0.0;
+        } else {
+            // The smallest magnitude that rounds to infinity.
+            let over = match self.lang {
+                Lang::Wgsl => top,
+                _ => top + exact::ulp(self.storage, top) / 2.0,
+            };
+            j.ok = if w.is_nan() {
+                g.is_nan()
+            } else if g.is_nan() {
+                spill
+            } else if w.is_infinite() {
+                g == w || spill && g.is_infinite()
+            } else {
+                spill || self.form != Form::Bits && g * w > 0.0 && w.abs() + j.allowed >= over
+            };
+        }
+        if !j.ok && self.lang == Lang::Wgsl && self.form != Form::Bits {
+            j.undefined = !w.is_finite() || !scale.is_finite() || w.abs() > top;
+            j.ok = j.undefined;
+        }
+        j
+    }
+
+    /// Error that flushed operands or results of one operation explain.
+    fn flush_slack(&self, want: f64) -> f64 {
+        self.absolute + if want.abs() < self.normal() { want.abs() } else { 0.0 }
+    }
+
+    /// True if no number of the storage type is nearer to `want` than `g` (WGSL: if none lies between them).
+    fn is_nearest(&self, g: f64, want: Exact, error: f64) -> bool {
+        if error == 0.0 {
+            return true;
+        }
+        let (below, above) = exact::neighbours(self.storage, g);
+        let distance = |x: f64| Exact::f(x).add(want.neg());
+        if self.lang == Lang::Wgsl {
+            // want lies strictly between g and the neighbour on its side.
+            return distance(below).to_f64() < 0.0 && distance(above).to_f64() > 0.0;
+        }
+        distance(below).abs_f64() >= error && distance(above).abs_f64() >= error
+    }
+
+    /// Limit of the seeds' strict line for this output: 1e-6 for f32, 1e-12 for f64, none for other dtypes.
+    pub fn strict(&self) -> Option<f64> {
+        match self.storage {
+            DType::F32 => Some(1e-6),
+            DType::F64 => Some(1e-12),
+            _ => None,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::{Attrs, Fill};
+    use crate::base::Attrs;
 
-    fn case(dtype: DType) -> Case {
-        Case { op: "t", dtype, dims: vec![("n", 10)], attrs: Attrs::new(), fill: Fill::Uniform }
+    fn case(dtype: DType, fill: Fill) -> Case {
+        Case { op: "t", dtype, dims: vec![("n", 10)], attrs: Attrs::new(), fill }
     }
+
+    fn bound(t: Tolerance, lang: Lang, dtype: DType) -> Bound {
+        t.bound(&case(dtype, Fill::Uniform), lang, dtype).unwrap()
+    }
+
+    fn ok(b: &Bound, got: f64, want: f64, scale: f64) -> bool {
+        b.judge(Exact::f(got), Exact::f(want), scale).ok
+    }
+
+    const GAMMA: Tolerance = Tolerance::Gamma(|_| 9);
 
     #[test]
     fn functions_get_their_published_limit() {
-        let c = case(DType::F32);
         let t = Tolerance::Function("exp");
-        let cl = t.bound(&c, Lang::OpenclC, DType::F32).unwrap();
-        assert_eq!(cl.allowed(1.0, 5.0), 3.0 * 2f64.powi(-23));
-        let wgsl = t.bound(&c, Lang::Wgsl, DType::F32).unwrap();
-        assert_eq!(wgsl.allowed(1.0, 5.0), 13.0 * 2f64.powi(-23));
+        assert_eq!(bound(t, Lang::OpenclC, DType::F32).allowed(1.0, 5.0), 3.0 * 2f64.powi(-23));
+        assert_eq!(bound(t, Lang::Wgsl, DType::F32).allowed(1.0, 5.0), 13.0 * 2f64.powi(-23));
+        let c = case(DType::F64, Fill::Uniform);
         assert!(t.bound(&c, Lang::Wgsl, DType::F64).is_none(), "WGSL publishes no f64 exp");
     }
 
     #[test]
+    fn an_infinite_argument_does_not_widen_the_bound() {
+        let b = bound(Tolerance::Function("exp"), Lang::OpenclC, DType::F32);
+        assert!(ok(&b, 0.0, 0.0, f64::INFINITY) && !ok(&b, 1e-30, 0.0, f64::INFINITY));
+        let w = bound(Tolerance::Function("exp"), Lang::Wgsl, DType::F32);
+        assert!(w.allowed(0.0, 3e38) < 1e-42);
+    }
+
+    #[test]
     fn two_ulps_in_f64_are_caught_where_the_limit_is_less() {
-        let c = case(DType::F64);
-        let b = Tolerance::Function("exp").bound(&c, Lang::Native, DType::F64).unwrap();
+        let b = bound(Tolerance::Function("exp"), Lang::Native, DType::F64);
         assert!(b.allowed(1.0, 1.0) < 2.0 * f64::EPSILON);
     }
 
     #[test]
     fn integers_and_moves_have_no_slack() {
-        let c = case(DType::I32);
-        assert_eq!(Tolerance::Rounded.bound(&c, Lang::Cuda, DType::I32).unwrap().allowed(7.0, 1e9), 0.0);
-        assert_eq!(Tolerance::Exact.bound(&c, Lang::Wgsl, DType::F32).unwrap().allowed(1e-40, 1.0), 0.0);
+        let b = bound(Tolerance::Rounded, Lang::Cuda, DType::I32);
+        assert!(b.judge(Exact::I(7), Exact::I(7), 1e9).ok && !b.judge(Exact::I(7), Exact::I(8), 1e9).ok);
+        let b = bound(Tolerance::Exact, Lang::Wgsl, DType::F32);
+        assert!(ok(&b, 1e-40, 1e-40, 1.0) && !ok(&b, 0.0, 1e-40, 1.0) && !ok(&b, 0.0, -0.0, 0.0));
+    }
+
+    #[test]
+    fn relu_on_wgsl_may_see_a_subnormal_as_zero() {
+        let tiny = -1e-40;
+        assert!(ok(&bound(Tolerance::Selected, Lang::Wgsl, DType::F32), tiny, 0.0, 1e-40));
+        assert!(!ok(&bound(Tolerance::Selected, Lang::OpenclC, DType::F32), tiny, 0.0, 1e-40));
+        assert!(!ok(&bound(Tolerance::Selected, Lang::Wgsl, DType::F32), 1e-37, 0.0, 1.0));
     }
 
     #[test]
     fn storage_rounds_once_more() {
-        let b = Tolerance::Function("exp").bound(&case(DType::F16), Lang::OpenclC, DType::F16).unwrap();
-        let a = b.allowed(1.0, 0.0);
+        let a = bound(Tolerance::Function("exp"), Lang::OpenclC, DType::F16).allowed(1.0, 0.0);
         assert!(a > 0.5 * 2f64.powi(-10) && a < 0.51 * 2f64.powi(-10), "{a}");
     }
 
     #[test]
     fn flushing_is_allowed_only_where_the_language_says_so() {
-        let c = case(DType::F32);
-        assert!(Tolerance::Rounded.bound(&c, Lang::Wgsl, DType::F32).unwrap().allowed(1e-40, 0.0) >= 1e-40);
-        assert!(Tolerance::Rounded.bound(&c, Lang::OpenclC, DType::F32).unwrap().allowed(1e-40, 0.0) < 1e-44);
+        for t in [Tolerance::Rounded, Tolerance::Function("exp"), GAMMA] {
+            assert!(ok(&bound(t, Lang::Wgsl, DType::F32), 0.0, 1e-40, 1e-40), "{t:?}");
+            assert!(!ok(&bound(t, Lang::OpenclC, DType::F32), 0.0, 1e-40, 1e-40), "{t:?}");
+        }
+    }
+
+    #[test]
+    fn the_nearest_number_is_wanted_also_at_powers_of_two() {
+        let b = bound(Tolerance::Rounded, Lang::Native, DType::F32);
+        let below = f64::from(1.0f32.next_down());
+        assert!(ok(&b, 1.0, 1.0, 1.0) && !ok(&b, below, 1.0, 1.0) && !ok(&b, 1.0 + 2f64.powi(-23), 1.0, 1.0));
+        let third = 1.0 / 3.0;
+        assert!(ok(&b, f64::from(third as f32), third, 1.0));
+        assert!(!ok(&b, f64::from((third as f32).next_down()), third, 1.0));
+        // WGSL: either side, but nothing else, and an exact value only as it is.
+        let w = bound(Tolerance::Rounded, Lang::Wgsl, DType::F32);
+        let near = third as f32;
+        assert!(ok(&w, f64::from(near), third, 1.0) && ok(&w, f64::from(near.next_down()), third, 1.0));
+        assert!(!ok(&w, f64::from(near.next_up()), third, 1.0) && !ok(&w, below, 1.0, 1.0));
+    }
+
+    #[test]
+    fn nan_and_infinities_must_match() {
+        let (inf, nan, max) = (f64::INFINITY, f64::NAN, f64::from(f32::MAX));
+        let b = bound(Tolerance::Rounded, Lang::Native, DType::F32);
+        assert!(ok(&b, nan, nan, nan) && ok(&b, inf, inf, inf) && ok(&b, inf, 2.0 * max, 2.0 * max));
+        for (got, want) in
+            [(1.0, nan), (nan, 1.0), (nan, inf), (-inf, inf), (inf, 1.0), (max, 2.0 * max), (-inf, 2.0 * max)]
+        {
+            assert!(!ok(&b, got, want, 1.0), "{got} for {want}");
+        }
+        let w = bound(Tolerance::Rounded, Lang::Wgsl, DType::F32);
+        let j = w.judge(Exact::f(3.0), Exact::f(nan), nan);
+        assert!(j.ok && j.undefined, "WGSL leaves NaN open, which is told apart");
+        assert!(!ok(&w, nan, 1.0, 1.0), "NaN from finite values is wrong everywhere");
+    }
+
+    #[test]
+    fn partial_sums_may_overflow_only_where_the_terms_are_that_large() {
+        let (inf, max) = (f64::INFINITY, f64::from(f32::MAX));
+        let b = bound(GAMMA, Lang::Native, DType::F32);
+        for got in [max, inf, -inf, f64::NAN] {
+            assert!(ok(&b, got, max, 3.0 * max), "{got}");
+        }
+        assert!(!ok(&b, 0.0, max, 3.0 * max), "another finite value stays wrong");
+        assert!(!ok(&b, inf, max / 4.0, max / 2.0) && !ok(&b, f64::NAN, 1.0, 2.0));
+        assert!(!ok(&b, f64::NAN, inf, 1.0), "an infinite term without overflow gives that infinity");
+    }
+
+    #[test]
+    fn integer_data_leave_no_slack() {
+        let t = GAMMA.bound(&case(DType::F32, Fill::Integer), Lang::OpenclC, DType::F32).unwrap();
+        assert!(ok(&t, 100.0, 100.0, 1000.0) && !ok(&t, f64::from(100f32.next_up()), 100.0, 1000.0));
+        assert!(t.allowed(100.0, 1e9) > 0.0, "beyond 2^24 sums round");
+        let half = GAMMA.bound(&case(DType::F16, Fill::Integer), Lang::OpenclC, DType::F16).unwrap();
+        assert!(ok(&half, 2048.0, 2049.0, 3000.0) && !ok(&half, 2046.0, 2049.0, 3000.0));
     }
 }

@@ -147,10 +147,10 @@ real!(
 
 #[cfg(test)]
 mod tests {
-    use super::super::simd::{Plain, Textbook};
     use super::*;
     use crate::base::exact::{Exact, max_finite, ulp};
     use crate::base::{DType, rng::Philox};
+    use crate::kernel::cpu::simd::{Plain, Textbook};
 
     fn worst<R: Real>(dtype: DType, range: f64, f: fn(R) -> R, oracle: fn(Exact) -> Exact) -> f64 {
         let rng = Philox::new(11);

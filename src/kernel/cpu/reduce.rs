@@ -16,18 +16,17 @@ pub trait Summand: bytemuck::Pod + Send + Sync {
 }
 
 macro_rules! summand {
-    ($t:ty => $s:ty, $add:expr, $merge:expr) => {
+    ($t:ty => $s:ty, |$a:ident, $x:ident| $add:expr, $merge:expr) => {
         impl Summand for $t {
             type Sum = $s;
             #[inline(always)]
-            fn add(acc: $s, x: $t) -> $s {
-                let f: fn($s, $t) -> $s = $add;
-                f(acc, x)
+            fn add($a: $s, $x: $t) -> $s {
+                $add
             }
             #[inline(always)]
             fn merge(a: $s, b: $s) -> $s {
-                let f: fn($s, $s) -> $s = $merge;
-                f(a, b)
+                let merge: fn($s, $s) -> $s = $merge;
+                merge(a, b)
             }
         }
     };

@@ -1,0 +1,257 @@
+//! What can be typed. Values stay text here where our own messages say more than the parser's could.
+
+use clap::{Args, Parser, Subcommand};
+
+/// Tells the truth about GPUs: devices, honest benchmarks, calibrated CPU/GPU thresholds, verification, soak tests.
+#[derive(Debug, Parser)]
+#[command(name = "gpuctl", version, max_term_width = 100)]
+pub(super) struct Cli {
+    #[command(subcommand)]
+    pub(super) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// List what is there, what it can do, and why the rest is not there
+    Devices(Devices),
+    /// Time ops over sizes, with intervals, phases and the comparison with the CPU
+    Bench(Bench),
+    /// Find the size from which the GPU wins and print a threshold profile (TOML)
+    Calibrate(Calibrate),
+    /// Check every op on every device against an exact oracle
+    Verify(Verify),
+    /// Soak: leaks, wrong results, hangs, crashes over time
+    Stress(Stress),
+    /// Read profiles and explain their decisions
+    Profile(Profile),
+    /// A worker of `stress`; reads its orders from stdin
+    #[command(hide = true)]
+    StressWorker,
+}
+
+impl Cli {
+    /// True for the commands whose timings matter: their driver thread is pinned.
+    pub(super) fn pins(&self) -> bool {
+        matches!(self.command, Command::Bench(_) | Command::Calibrate(_))
+    }
+}
+
+/// Options of every subcommand that runs on devices.
+#[derive(Debug, Args)]
+pub(super) struct Common {
+    /// Devices: ids or uids separated by commas, or `all` (software devices too) [default: cpu and all real GPUs]
+    #[arg(long, value_name = "ID,..|all")]
+    pub(super) device: Option<String>,
+    /// CPU threads [default: all that are allowed]
+    #[arg(long, value_name = "N")]
+    pub(super) threads: Option<usize>,
+    /// Write the JSON document to a file, or to stdout with `-` (instead of the table)
+    #[arg(long, value_name = "PATH|-")]
+    pub(super) json: Option<String>,
+    /// No progress and no remarks on stderr
+    #[arg(long, short)]
+    pub(super) quiet: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Devices {
+    /// Why each missing backend or device is missing, and everything known about those that are there
+    #[arg(long)]
+    pub(super) why: bool,
+    /// Which op runs on which device in which dtype, and with which kernel
+    #[arg(long)]
+    pub(super) ops: bool,
+    /// Write the JSON document to a file, or to stdout with `-`
+    #[arg(long, value_name = "PATH|-")]
+    pub(super) json: Option<String>,
+    /// No remarks on stderr
+    #[arg(long, short)]
+    pub(super) quiet: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Bench {
+    /// Ops, separated by commas, or `all`
+    #[arg(long, value_name = "A,B|all", default_value = "gemm")]
+    pub(super) op: String,
+    /// Sizes in the op's unit: 128..4096 doubles, 128..4096:128 steps, 128..4096x1.5 multiplies, 64,256 lists
+    #[arg(long, value_name = "SIZES", conflicts_with = "shape")]
+    pub(super) sizes: Option<String>,
+    /// One shape, all dimensions in the op's order: 1024x512x64
+    #[arg(long, value_name = "AxBxC")]
+    pub(super) shape: Option<String>,
+    /// Attributes: transA=1,alpha=2
+    #[arg(long, value_name = "k=v,..", default_value = "")]
+    pub(super) attr: String,
+    /// Dtypes, separated by commas
+    #[arg(long, value_name = "f32,..", default_value = "f32")]
+    pub(super) dtype: String,
+    /// Where operands are when a call begins: resident, always (copied each call), or all
+    #[arg(long, value_name = "LIST|all", default_value = "resident")]
+    pub(super) residency: String,
+    /// Kernel variant on the GPUs
+    #[arg(long, value_name = "V")]
+    pub(super) variant: Option<String>,
+    /// Kernel variant on the CPU, e.g. naive
+    #[arg(long, value_name = "V")]
+    pub(super) cpu_variant: Option<String>,
+    /// Time per point and device
+    #[arg(long, value_name = "10s", default_value = "10s")]
+    pub(super) budget: String,
+    /// CSV on stdout instead of the table
+    #[arg(long, conflicts_with = "markdown")]
+    pub(super) csv: bool,
+    /// A Markdown table on stdout instead of the table
+    #[arg(long)]
+    pub(super) markdown: bool,
+    /// Draw time over size into an SVG file
+    #[arg(long, value_name = "FILE.svg")]
+    pub(super) plot: Option<String>,
+    #[command(flatten)]
+    pub(super) common: Common,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Calibrate {
+    /// Ops, separated by commas [default: every op that has a threshold]
+    #[arg(long, value_name = "A,B")]
+    pub(super) op: Option<String>,
+    /// Dtypes, separated by commas
+    #[arg(long, value_name = "f32,..", default_value = "f32")]
+    pub(super) dtype: String,
+    /// Kernel variant on the CPU, e.g. naive
+    #[arg(long, value_name = "V")]
+    pub(super) cpu_variant: Option<String>,
+    /// Time in all (of the simulator's clock on simulated devices)
+    #[arg(long, value_name = "2m", default_value = "2m")]
+    pub(super) budget: String,
+    /// Threshold = crossing times this
+    #[arg(long, value_name = "1.10", default_value_t = 1.10)]
+    pub(super) margin: f64,
+    /// Let software devices take part; implies `--device all`
+    #[arg(long)]
+    pub(super) allow_software: bool,
+    /// Write the profile to a file instead of stdout
+    #[arg(long, short, value_name = "FILE")]
+    pub(super) output: Option<String>,
+    #[command(flatten)]
+    pub(super) common: Common,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Verify {
+    /// Ops, separated by commas [default: all]
+    #[arg(long, value_name = "A,B")]
+    pub(super) op: Option<String>,
+    /// Dtypes, separated by commas [default: all that the op has]
+    #[arg(long, value_name = "f32,..")]
+    pub(super) dtype: Option<String>,
+    /// One case by its name, as failing lines print it
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["op", "dtype", "tier"])]
+    pub(super) case: Option<String>,
+    /// Kernel variant [default: the one that would run]
+    #[arg(long, value_name = "V")]
+    pub(super) variant: Option<String>,
+    /// How thoroughly: smoke (seconds) or full (minutes)
+    #[arg(long, value_name = "smoke|full", default_value = "smoke")]
+    pub(super) tier: String,
+    /// Print the published error limits and end
+    #[arg(long)]
+    pub(super) limits: bool,
+    /// List passing cases too
+    #[arg(long, short)]
+    pub(super) verbose: bool,
+    #[command(flatten)]
+    pub(super) common: Common,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Stress {
+    /// Duration in hours
+    #[arg(long, value_name = "H", group = "duration")]
+    pub(super) hours: Option<f64>,
+    /// Duration in minutes
+    #[arg(long, value_name = "M", group = "duration")]
+    pub(super) minutes: Option<f64>,
+    /// Duration in seconds [default: 60]
+    #[arg(long, value_name = "S", group = "duration")]
+    pub(super) seconds: Option<f64>,
+    /// Scenarios, separated by commas: soak, alloc-cycle, concurrent [default: all]
+    #[arg(long, value_name = "A,B")]
+    pub(super) scenario: Option<String>,
+    /// Journal file [default: below the state folder of the user]
+    #[arg(long, value_name = "FILE", conflicts_with = "no_journal")]
+    pub(super) journal: Option<String>,
+    /// Keep no journal
+    #[arg(long)]
+    pub(super) no_journal: bool,
+    /// Plant a fault: the run must then end with a finding
+    #[arg(long, value_name = "FAULT")]
+    pub(super) inject: Option<String>,
+    /// End at the first finding
+    #[arg(long)]
+    pub(super) fail_early: bool,
+    #[command(flatten)]
+    pub(super) common: Common,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Profile {
+    #[command(subcommand)]
+    pub(super) what: ProfileCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum ProfileCommand {
+    /// Where a call would run, and why
+    Why(Why),
+    /// List the entries of a profile
+    Show {
+        /// Profile file or preset
+        #[arg(value_name = "NAME|FILE")]
+        profile: String,
+    },
+    /// Check a profile file
+    Lint {
+        /// Profile file
+        #[arg(value_name = "FILE")]
+        file: String,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Why {
+    /// Op
+    pub(super) op: String,
+    /// All dimensions in the op's order: 1024x512x64
+    #[arg(long, value_name = "AxBxC")]
+    pub(super) shape: String,
+    /// Dtype
+    #[arg(long, default_value = "f32")]
+    pub(super) dtype: String,
+    /// Attributes: transA=1,alpha=2
+    #[arg(long, value_name = "k=v,..", default_value = "")]
+    pub(super) attr: String,
+    /// Profile file or preset [default: GPUCTL_PROFILE, then the user's profile, then always-cpu]
+    #[arg(long, value_name = "NAME|FILE")]
+    pub(super) profile: Option<String>,
+    /// CPU threads [default: all that are allowed]
+    #[arg(long, value_name = "N")]
+    pub(super) threads: Option<usize>,
+    /// Kernel variant on the CPU, e.g. naive
+    #[arg(long, value_name = "V")]
+    pub(super) cpu_variant: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+        let names: Vec<_> = Cli::command().get_subcommands().map(|c| c.get_name().to_string()).collect();
+        assert_eq!(names[..5], ["devices", "bench", "calibrate", "verify", "stress"]);
+    }
+}

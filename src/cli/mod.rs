@@ -1,0 +1,66 @@
+//! The command line: arguments to a configuration, a job, records to writers. The only layer that prints.
+//!
+//! stdout carries data (tables, JSON, TOML, CSV), stderr carries talk. Exit codes: 0 pass, 1 a finding, 2 usage or bad
+//! input, 3 a required device is missing, 4 inconclusive, 5 internal error or crashed worker, 130 interrupted.
+
+mod args;
+mod commands;
+mod output;
+mod sizes;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::base::{Class, Code, Env, Error, os};
+
+/// Exit code of an interrupted run (128 + SIGINT).
+const INTERRUPTED: u8 = 130;
+
+/// Runs one command line and gives its exit code.
+pub fn main(argv: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let argv: Vec<OsString> = argv.into_iter().collect();
+    let parsed = match args::Cli::try_parse_from(&argv) {
+        Ok(parsed) => parsed,
+        Err(e) => {
+            // Help and version go to stdout with code 0, mistakes to stderr with code 2. A closed pipe is no error.
+            let _ = e.print();
+            return ExitCode::from(u8::try_from(e.exit_code()).unwrap_or(2));
+        }
+    };
+    let command: Vec<String> = argv.iter().map(|a| a.to_string_lossy().into_owned()).collect();
+    // Jobs run on a thread of their own, pinned to the first allowed CPU, so that the CPU's workers (pinned to the
+    // others) never share a core with the thread that feeds them.
+    let worker = std::thread::Builder::new().name("gpuctl-driver".into()).stack_size(8 << 20).spawn(move || {
+        if parsed.pins()
+            && let Some(first) = os::allowed_cpus().first()
+        {
+            os::pin_current_thread(*first);
+        }
+        Env::read().and_then(|env| commands::run(&parsed, &command, &env))
+    });
+    let result = match worker.map(std::thread::JoinHandle::join) {
+        Ok(Ok(result)) => result,
+        Ok(Err(_)) => Err(Error::new(Code::Internal, "a panic ended the run (its message is above)")),
+        Err(e) => Err(Error::new(Code::Internal, "no thread for the job").caused_by(e)),
+    };
+    match result {
+        Ok(code) => ExitCode::from(code),
+        Err(e) => {
+            output::talk(&format!("gpuctl: {e}"));
+            ExitCode::from(exit_code(&e))
+        }
+    }
+}
+
+/// The exit code of an error that ended a run.
+fn exit_code(e: &Error) -> u8 {
+    match (e.code(), e.class()) {
+        (Code::DeviceMissing | Code::DeviceDisabled | Code::NoDevice, _) => 3,
+        (Code::Cancelled, _) => INTERRUPTED,
+        (_, Class::Usage | Class::Unsupported) => 2,
+        (_, Class::Oom | Class::Transient | Class::Sticky | Class::Lost) => 1,
+        (_, Class::Internal) => 5,
+    }
+}

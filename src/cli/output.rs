@@ -1,0 +1,134 @@
+//! stdout for data, stderr for talk, a progress line on terminals only.
+
+use std::io::{IsTerminal, Write};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::base::sink::{Progress, Sink};
+use crate::base::{Code, Error, Record, Result};
+
+/// Writes data to stdout. A closed pipe is no error: the reader has what it wanted.
+pub(super) fn data(text: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(Error::new(Code::Io, "stdout").caused_by(e)),
+        _ => Ok(()),
+    }
+}
+
+/// Writes one line to stderr; nobody can be told if that fails.
+pub(super) fn talk(text: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{text}");
+}
+
+/// Writes a file in one go: to a temporary name first, so that a reader never sees half of it.
+pub(super) fn file(path: &str, text: &str) -> Result<()> {
+    let failed = |e: std::io::Error| Error::new(Code::Io, path.to_string()).caused_by(e);
+    let part = format!("{path}.part-{}", std::process::id());
+    let write = || -> std::io::Result<()> {
+        let mut f = std::fs::File::create(&part)?;
+        f.write_all(text.as_bytes())?;
+        f.sync_all()?;
+        std::fs::rename(&part, path)
+    };
+    // Special files (/dev/stdout, pipes) cannot be replaced by a rename.
+    if std::fs::metadata(path).is_ok_and(|m| !m.is_file()) {
+        return std::fs::write(path, text).map_err(failed);
+    }
+    write().map_err(|e| {
+        let _ = std::fs::remove_file(&part);
+        failed(e)
+    })
+}
+
+/// Width of the terminal on stdout; `None` where output is redirected.
+pub(super) fn width() -> Option<u16> {
+    if std::io::stdout().is_terminal() { None } else { Some(160) }
+}
+
+/// How a record becomes a line; `None` keeps silent.
+type Line = Box<dyn FnMut(&Record) -> Option<String>>;
+
+/// Keeps records for the document and prints lines as they come.
+pub(super) struct CliSink {
+    pub(super) records: Vec<Record>,
+    line: Line,
+    lines_to_stdout: bool,
+    quiet: bool,
+    bar: Option<ProgressBar>,
+    failed: Option<Error>,
+}
+
+impl CliSink {
+    /// `line` formats a record; lines go to stdout, or to stderr when stdout carries something else.
+    pub(super) fn new(quiet: bool, lines_to_stdout: bool, line: Line) -> Self {
+        let bar = (!quiet && std::io::stderr().is_terminal()).then(|| {
+            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+            let style = ProgressStyle::with_template("{spinner} {pos}/{len} {msg} ({elapsed})");
+            bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
+            bar
+        });
+        CliSink { records: Vec::new(), line, lines_to_stdout, quiet, bar, failed: None }
+    }
+
+    /// Prints a line above the progress line.
+    pub(super) fn print(&mut self, text: &str) {
+        let to_stdout = self.lines_to_stdout;
+        let mut result = Ok(());
+        let mut write = || {
+            if to_stdout {
+                result = data(&format!("{text}\n"));
+            } else {
+                talk(text);
+            }
+        };
+        match &self.bar {
+            Some(bar) => bar.suspend(&mut write),
+            None => write(),
+        }
+        if let Err(e) = result {
+            self.failed.get_or_insert(e);
+        }
+    }
+
+    /// Ends the progress line; gives the records, or the error that stdout had.
+    pub(super) fn finish(self) -> Result<Vec<Record>> {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+        match self.failed {
+            Some(e) => Err(e),
+            None => Ok(self.records),
+        }
+    }
+}
+
+impl Sink for CliSink {
+    fn record(&mut self, record: &Record) {
+        if let Some(text) = (self.line)(record) {
+            self.print(&text);
+        }
+        self.records.push(record.clone());
+    }
+
+    fn progress(&mut self, p: &Progress) {
+        if let Some(bar) = &self.bar {
+            if let Some(total) = p.total {
+                bar.set_length(total);
+            }
+            bar.set_position(p.done);
+            bar.set_message(p.doing.clone());
+            bar.tick();
+        }
+    }
+
+    fn note(&mut self, text: &str) {
+        if self.quiet {
+            return;
+        }
+        match &self.bar {
+            Some(bar) => bar.suspend(|| talk(text)),
+            None => talk(text),
+        }
+    }
+}

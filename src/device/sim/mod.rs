@@ -1,0 +1,660 @@
+//! The simulator: a CPU and a GPU of a described machine on one virtual clock.
+//!
+//! Both compute for real on the host's processor (unless opened for timing only) and charge the virtual clock what the
+//! cost model says; nothing here measures anything. Launches return after the submit time, the device is busy until
+//! its price has passed, and waits and reads move the clock there. Threads that share a simulated machine add their
+//! times up on its one clock.
+
+mod model;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::base::{Backend, Clock, Code, DType, DeviceClass, DeviceInfo, Error, Feature, Lang, Result, VirtualClock};
+use crate::kernel::{Isa, Param};
+
+use super::cpu::{CpuDevice, Pin};
+use super::{
+    Buffer, BuildStats, Device, Health, Kind, Launch, Ledger, Mark, MemoryKind, MemoryState, Program, Queue, Slice,
+    Source, Span, Ticket, Waited, next_serial, no_memory_kind,
+};
+
+pub use model::{Model, Spec, Throttle};
+
+/// The note of a device that was opened for timing only. Rows of such a device may never be called verified.
+pub const TIMING_ONLY: &str = "timing only: nothing is computed, so no result of this device is verified";
+
+const PRESETS: [(&str, &str); 3] = [
+    ("h200", include_str!("h200.toml")),
+    ("laptop", include_str!("laptop.toml")),
+    ("textbook", include_str!("textbook.toml")),
+];
+
+/// Names of the machines that come with the program; `sim:NAME` is the device's id.
+pub fn presets() -> &'static [&'static str] {
+    static NAMES: [&str; PRESETS.len()] = {
+        let mut names = [""; PRESETS.len()];
+        let mut i = 0;
+        while i < PRESETS.len() {
+            names[i] = PRESETS[i].0;
+            i += 1;
+        }
+        names
+    };
+    &NAMES
+}
+
+/// The description of a preset. Errors: `DeviceMissing`, listing the presets.
+pub fn spec(preset: &str) -> Result<Spec> {
+    match PRESETS.iter().find(|(name, _)| *name == preset) {
+        Some((name, text)) => Spec::parse(name, text),
+        None => Err(Error::new(
+            Code::DeviceMissing,
+            format!("no simulated machine '{preset}'; there are: sim:{}", presets().join(" sim:")),
+        )),
+    }
+}
+
+/// Opens a preset: its CPU (id `cpu`) and its device (id `sim:PRESET`) on one virtual clock that starts at zero. With
+/// the suffix `:timing` nothing is computed.
+pub fn open(preset: &str) -> Result<(Arc<dyn Device>, Arc<dyn Device>)> {
+    match preset.strip_suffix(":timing") {
+        Some(name) => open_spec(spec(name)?, Compute::None),
+        None => open_spec(spec(preset)?, Compute::Real),
+    }
+}
+
+/// Whether a simulated machine computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compute {
+    /// On the host's processor, so that results can be checked.
+    Real,
+    /// Not at all: for timing studies at sizes that would take too long.
+    None,
+}
+
+/// Opens any machine; see [`open`].
+pub fn open_spec(spec: Spec, compute: Compute) -> Result<(Arc<dyn Device>, Arc<dyn Device>)> {
+    let host = Arc::new(CpuDevice::new(0, Isa::detect(), Pin::Free)?);
+    let clock = Arc::new(VirtualClock::new());
+    let spec = Arc::new(spec);
+    let part = |part: Part| -> Arc<dyn Device> {
+        Arc::new(SimDevice {
+            info: info(&spec, part, compute),
+            serial: next_serial(),
+            ledger: Ledger::new(),
+            shared: Arc::new(Shared {
+                spec: Arc::clone(&spec),
+                part,
+                compute,
+                clock: Arc::clone(&clock),
+                host: Arc::clone(&host),
+                busy: Mutex::new(0.0),
+                times: AtomicU64::new(0),
+                fixed: Mutex::default(),
+            }),
+        })
+    };
+    Ok((part(Part::Cpu), part(Part::Device)))
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Cpu,
+    Device,
+}
+
+fn info(spec: &Spec, part: Part, compute: Compute) -> DeviceInfo {
+    let (model, backend) = match part {
+        Part::Cpu => (&spec.cpu, Backend::Cpu),
+        Part::Device => (&spec.device, Backend::Sim),
+    };
+    let suffix = if compute == Compute::None { ":timing" } else { "" };
+    let machine = format!("sim:{}{suffix}", spec.name);
+    let has = |d: DType| model.rates.contains_key(&d);
+    let mut features = Vec::new();
+    if has(DType::F64) {
+        features.push(Feature::Fp64);
+    }
+    if has(DType::I32) {
+        features.push(Feature::Int64);
+    }
+    let mut notes = vec!["simulated: times come from a cost model on a virtual clock, not from a device".to_string()];
+    if compute == Compute::None {
+        notes.push(TIMING_ONLY.to_string());
+    }
+    DeviceInfo {
+        id: if part == Part::Cpu { "cpu".to_string() } else { machine.clone() },
+        uid: if part == Part::Cpu { format!("{machine}/cpu") } else { machine },
+        name: model.name.clone(),
+        vendor: model.vendor.clone(),
+        backend,
+        class: DeviceClass::Simulated,
+        driver: format!("gpuctl simulator {}", env!("CARGO_PKG_VERSION")),
+        api: format!("cost model, {} units, seed {}", model.units, spec.seed),
+        langs: vec![Lang::Native],
+        memory_bytes: Some(model.memory_bytes),
+        max_alloc_bytes: model.memory_bytes,
+        max_binding_bytes: model.memory_bytes,
+        max_group: 1024,
+        max_groups: [u64::from(u32::MAX); 3],
+        local_bytes: 0,
+        compute_units: model.units,
+        compute_capability: None,
+        dtypes: DType::ALL.into_iter().filter(|d| has(*d)).collect(),
+        features,
+        libraries: Vec::new(),
+        unified_memory: part == Part::Cpu || spec.link_shared,
+        notes,
+    }
+}
+
+struct SimDevice {
+    info: DeviceInfo,
+    serial: u64,
+    ledger: Arc<Ledger>,
+    shared: Arc<Shared>,
+}
+
+/// What a device and its queues share.
+struct Shared {
+    spec: Arc<Spec>,
+    part: Part,
+    compute: Compute,
+    clock: Arc<VirtualClock>,
+    /// Does the arithmetic.
+    host: Arc<CpuDevice>,
+    /// When the device will have done everything submitted so far.
+    busy: Mutex<f64>,
+    /// Number of times charged so far; the counter of the noise.
+    times: AtomicU64,
+    fixed: Mutex<HashMap<LaunchKey, Seen>>,
+}
+
+/// What identifies a launch: program, buffers with their ranges, scalars.
+type LaunchKey = Vec<u64>;
+
+/// A launch seen before: versions of its buffers after it ran, and whether a repetition left them as they were.
+struct Seen {
+    versions: Vec<u64>,
+    fixed_point: bool,
+}
+
+struct SimBuffer {
+    inner: Buffer,
+    id: u64,
+    /// Changes whenever the contents do.
+    version: AtomicU64,
+}
+
+struct SimProgram {
+    inner: Program,
+    id: u64,
+    dtype: DType,
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    fn model(&self) -> &Model {
+        match self.part {
+            Part::Cpu => &self.spec.cpu,
+            Part::Device => &self.spec.device,
+        }
+    }
+    /// A price with noise.
+    fn noisy(&self, seconds: f64) -> f64 {
+        let index = self.times.fetch_add(1, Ordering::Relaxed);
+        seconds * self.model().noise_factor(self.spec.seed, self.part as u64, self.spec.process, index)
+    }
+    fn throttled(&self, seconds: f64) -> f64 {
+        match self.model().throttle {
+            Some(t) if self.clock.now() >= t.after_s => seconds * t.factor,
+            _ => seconds,
+        }
+    }
+    /// Occupies the device for `seconds` after everything before.
+    fn occupy(&self, seconds: f64) {
+        if self.model().synchronous {
+            self.clock.advance(seconds);
+            return;
+        }
+        let mut busy = lock(&self.busy);
+        *busy = busy.max(self.clock.now()) + seconds;
+    }
+    /// When everything submitted so far is done.
+    fn done_at(&self) -> f64 {
+        lock(&self.busy).max(self.clock.now())
+    }
+}
+
+fn next_id() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+impl Device for SimDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+    fn serial(&self) -> u64 {
+        self.serial
+    }
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::<VirtualClock>::clone(&self.shared.clock)
+    }
+    fn ledger(&self) -> &Arc<Ledger> {
+        &self.ledger
+    }
+    fn memory(&self) -> MemoryState {
+        let total = self.shared.model().memory_bytes;
+        MemoryState { total: Some(total), free: Some(total.saturating_sub(self.ledger.state().bytes)) }
+    }
+
+    fn alloc(&self, bytes: u64, kind: MemoryKind) -> Result<Buffer> {
+        let named = |e: Error| e.device(&self.info.id);
+        if kind != MemoryKind::Device {
+            return Err(named(no_memory_kind(kind, "the simulator has ordinary device memory only")));
+        }
+        if bytes > self.info.max_alloc_bytes {
+            let why = format!("{bytes} bytes asked, the limit is {}", self.info.max_alloc_bytes);
+            return Err(named(Error::new(Code::AllocTooLarge, why)));
+        }
+        let used = self.ledger.state().bytes;
+        if bytes > self.shared.model().memory_bytes.saturating_sub(used) {
+            let why = format!("{bytes} bytes asked, {used} of {} are in use", self.shared.model().memory_bytes);
+            return Err(named(Error::new(Code::OutOfDeviceMemory, why)));
+        }
+        // The host may be smaller than the machine that it plays.
+        let inner = self.shared.host.alloc(bytes, kind).map_err(|e| {
+            named(Error::new(Code::OutOfDeviceMemory, "the host that computes for the simulator has too little memory"))
+                .caused_by(e)
+        })?;
+        self.shared.clock.advance(self.shared.noisy(self.shared.model().allocation(bytes)));
+        let ticket = self.ledger.enter(Kind::Buffer, bytes);
+        Ok(Buffer::new(SimBuffer { inner, id: next_id(), version: AtomicU64::new(0) }, bytes, self.serial, ticket))
+    }
+
+    fn build(&self, source: Source<'_>, cached: Option<&[u8]>) -> Result<Program> {
+        let Source::Native(_, dtype) = source else {
+            return Err(
+                Error::new(Code::FeatureUnsupported, "the simulator takes native functions only").device(&self.info.id)
+            );
+        };
+        let inner = self.shared.host.build(source, cached)?;
+        let ticket = self.ledger.enter(Kind::Program, 0);
+        let raw = SimProgram { inner, id: next_id(), dtype };
+        Ok(Program::new(raw, self.serial, ticket, None, BuildStats::default()))
+    }
+
+    fn queue(&self) -> Result<Box<dyn Queue>> {
+        Ok(Box::new(SimQueue {
+            serial: self.serial,
+            inner: self.shared.host.queue()?,
+            shared: Arc::clone(&self.shared),
+            marks: VecDeque::new(),
+            first_mark: 0,
+            _ticket: self.ledger.enter(Kind::Queue, 0),
+        }))
+    }
+
+    fn health(&self) -> Health {
+        Health::Usable
+    }
+}
+
+struct SimQueue {
+    serial: u64,
+    inner: Box<dyn Queue>,
+    shared: Arc<Shared>,
+    /// (host time, device time) of the marks from `first_mark` on.
+    marks: VecDeque<(f64, f64)>,
+    first_mark: u64,
+    _ticket: Ticket,
+}
+
+/// Marks kept; the trait promises 64.
+const MARKS: usize = 1024;
+
+/// Launches remembered for [`SimQueue::compute`].
+const REMEMBERED: usize = 256;
+
+impl SimQueue {
+    fn buffer<'b>(&self, b: &'b Buffer) -> Result<&'b SimBuffer> {
+        b.raw(self.serial)
+    }
+
+    /// Lets the host wait for the device, then for a copy.
+    fn blocking(&self, seconds: f64) {
+        self.shared.clock.advance_to(self.shared.done_at());
+        self.shared.clock.advance(self.shared.noisy(seconds));
+    }
+
+    fn at(&self, mark: Mark) -> Result<(f64, f64)> {
+        let index = mark.0.checked_sub(self.first_mark).and_then(|i| usize::try_from(i).ok());
+        index
+            .and_then(|i| self.marks.get(i).copied())
+            .ok_or_else(|| Error::new(Code::Internal, "the mark is forgotten or belongs to another queue"))
+    }
+
+    /// True if the buffer holds exactly `data` at `offset`.
+    fn holds(&mut self, dst: &Buffer, offset: u64, data: &[u8]) -> Result<bool> {
+        let mut piece = vec![0u8; data.len().min(1 << 16)];
+        for (i, want) in data.chunks(1 << 16).enumerate() {
+            let have = &mut piece[..want.len()];
+            self.inner.read(dst, offset + (i as u64) * (1 << 16), have)?;
+            if have != want {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Runs the launch on the host, unless that would change nothing.
+    ///
+    /// Kernels are deterministic, so a launch that reproduced its own outputs from unchanged buffers is at a fixed
+    /// point: repeating it on the same contents has no effect and is left out. Timed repetitions then cost the host
+    /// nothing, while every result that is read is a computed one.
+    fn compute(&mut self, launch: &Launch, program: &SimProgram) -> Result<()> {
+        let mut key: LaunchKey = vec![program.id];
+        let mut inner = launch.clone();
+        inner.program = program.inner.clone();
+        let mut buffers = Vec::with_capacity(launch.args.len());
+        for (slice, arg) in launch.args.iter().zip(&mut inner.args) {
+            let b: &SimBuffer = slice.buffer.raw(self.serial)?;
+            key.extend([b.id, slice.offset, slice.bytes]);
+            *arg = Slice { buffer: b.inner.clone(), offset: slice.offset, bytes: slice.bytes };
+            buffers.push(b);
+        }
+        for p in &launch.params {
+            key.push(match p {
+                Param::U64(v) => *v,
+                other => other.f64().to_bits(),
+            });
+        }
+        let before: Vec<u64> = buffers.iter().map(|b| b.version.load(Ordering::SeqCst)).collect();
+        let repeated = match lock(&self.shared.fixed).get(&key) {
+            Some(seen) if seen.versions == before => Some(seen.fixed_point),
+            _ => None,
+        };
+        if repeated == Some(true) {
+            return Ok(());
+        }
+        let written = |i: &usize| launch.writes.get(*i).copied().unwrap_or(false);
+        let outputs: Vec<usize> = (0..buffers.len()).filter(written).collect();
+        let mut snapshot = Vec::new();
+        if repeated.is_some() {
+            for i in &outputs {
+                let slice = &inner.args[*i];
+                let mut bytes = vec![0u8; slice.bytes as usize];
+                self.inner.read(&slice.buffer, slice.offset, &mut bytes)?;
+                snapshot.push(bytes);
+            }
+        }
+        self.inner.launch(&inner)?;
+        let mut fixed_point = repeated.is_some();
+        for (i, bytes) in outputs.iter().zip(&snapshot) {
+            let slice = inner.args[*i].clone();
+            fixed_point &= self.holds(&slice.buffer, slice.offset, bytes)?;
+        }
+        let mut versions = before;
+        if !fixed_point {
+            for i in outputs {
+                versions[i] = buffers[i].version.fetch_add(1, Ordering::SeqCst) + 1;
+            }
+        }
+        let mut seen = lock(&self.shared.fixed);
+        if seen.len() >= REMEMBERED {
+            seen.clear();
+        }
+        seen.insert(key, Seen { versions, fixed_point });
+        Ok(())
+    }
+}
+
+impl Queue for SimQueue {
+    fn write(&mut self, dst: &Buffer, offset: u64, data: &[u8]) -> Result<()> {
+        dst.check(offset, data.len() as u64)?;
+        let b = self.buffer(dst)?;
+        if !self.holds(&b.inner, offset, data)? {
+            self.inner.write(&b.inner, offset, data)?;
+            b.version.fetch_add(1, Ordering::SeqCst);
+        }
+        self.blocking(self.shared.model().upload(data.len() as u64));
+        Ok(())
+    }
+
+    fn read(&mut self, src: &Buffer, offset: u64, out: &mut [u8]) -> Result<()> {
+        src.check(offset, out.len() as u64)?;
+        let b = self.buffer(src)?;
+        self.inner.read(&b.inner, offset, out)?;
+        self.blocking(self.shared.model().download(out.len() as u64));
+        Ok(())
+    }
+
+    fn copy(&mut self, src: &Buffer, src_offset: u64, dst: &Buffer, dst_offset: u64, bytes: u64) -> Result<()> {
+        src.check(src_offset, bytes)?;
+        dst.check(dst_offset, bytes)?;
+        let (from, to) = (self.buffer(src)?, self.buffer(dst)?);
+        self.inner.copy(&from.inner, src_offset, &to.inner, dst_offset, bytes)?;
+        to.version.fetch_add(1, Ordering::SeqCst);
+        self.shared.clock.advance(self.shared.model().submit_s);
+        self.shared.occupy(self.shared.noisy(self.shared.model().local(bytes.saturating_mul(2))));
+        Ok(())
+    }
+
+    fn fill(&mut self, dst: &Buffer, offset: u64, bytes: u64, value: u8) -> Result<()> {
+        dst.check(offset, bytes)?;
+        let b = self.buffer(dst)?;
+        self.inner.fill(&b.inner, offset, bytes, value)?;
+        b.version.fetch_add(1, Ordering::SeqCst);
+        self.shared.clock.advance(self.shared.model().submit_s);
+        self.shared.occupy(self.shared.noisy(self.shared.model().local(bytes)));
+        Ok(())
+    }
+
+    fn launch(&mut self, launch: &Launch) -> Result<()> {
+        let program = launch.program.raw::<SimProgram>(self.serial)?;
+        for slice in &launch.args {
+            slice.buffer.check(slice.offset, slice.bytes)?;
+            self.buffer(&slice.buffer)?;
+        }
+        let model = self.shared.model();
+        let price = model.launch(&launch.cost, program.dtype).ok_or_else(|| {
+            Error::new(Code::DTypeUnsupported, format!("the simulated machine has no rate for {}", program.dtype))
+        })?;
+        self.shared.clock.advance(model.submit_s);
+        self.shared.occupy(self.shared.throttled(self.shared.noisy(price)));
+        match self.shared.compute {
+            Compute::Real => self.compute(launch, program),
+            Compute::None => Ok(()),
+        }
+    }
+
+    fn mark(&mut self) -> Result<Mark> {
+        if self.marks.len() == MARKS {
+            self.marks.pop_front();
+            self.first_mark += 1;
+        }
+        self.marks.push_back((self.shared.clock.now(), self.shared.done_at()));
+        Ok(Mark(self.first_mark + self.marks.len() as u64 - 1))
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn wait(&mut self, mark: Mark, deadline: Duration) -> Result<Waited> {
+        let (_, done) = self.at(mark)?;
+        let limit = self.shared.clock.now() + deadline.as_secs_f64();
+        if done > limit {
+            self.shared.clock.advance_to(limit);
+            return Ok(Waited::Timeout);
+        }
+        self.shared.clock.advance_to(done);
+        self.shared.clock.advance(self.shared.noisy(self.shared.model().sync_s));
+        Ok(Waited::Done)
+    }
+
+    fn span(&mut self, from: Mark, to: Mark) -> Result<Span> {
+        let (from, to) = (self.at(from)?, self.at(to)?);
+        Ok(Span { device: Some(to.1 - from.1), host: to.0 - from.0 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::Cost;
+    use crate::kernel::NativeArgs;
+    use crate::kernel::cpu::{Call, CpuCtx};
+
+    static RUNS: AtomicU64 = AtomicU64::new(0);
+
+    fn double(_: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
+        RUNS.fetch_add(1, Ordering::SeqCst);
+        let x = args.input::<f32>(0, call.size(0))?;
+        for (y, x) in args.output::<f32>(0, call.size(0))?.iter_mut().zip(x) {
+            *y = 2.0 * x;
+        }
+        Ok(())
+    }
+
+    fn increment(_: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
+        for y in args.output::<f32>(0, call.size(0))? {
+            *y += 1.0;
+        }
+        Ok(())
+    }
+
+    fn launch(d: &dyn Device, f: crate::kernel::NativeFn, args: &[(&Buffer, bool)], n: u64, flops: u64) -> Launch {
+        Launch {
+            program: d.build(Source::Native(f, DType::F32), None).unwrap(),
+            group: [1; 3],
+            groups: [1; 3],
+            args: args.iter().map(|(b, _)| Slice::whole(b)).collect(),
+            writes: args.iter().map(|(_, w)| *w).collect(),
+            params: vec![Param::U64(n)],
+            cost: Cost { flops, read: 4 * n, written: 4 * n },
+        }
+    }
+
+    #[test]
+    fn both_parts_share_the_clock_and_say_that_they_are_simulated() {
+        for name in presets() {
+            let (cpu, gpu) = open(name).unwrap();
+            assert_eq!((cpu.info().id.as_str(), gpu.info().id.as_str()), ("cpu", format!("sim:{name}").as_str()));
+            for d in [&cpu, &gpu] {
+                assert!(d.info().name.contains("simulated") && d.clock().is_virtual());
+                assert_eq!(d.info().class, DeviceClass::Simulated);
+            }
+            cpu.clock().sleep(Duration::from_secs(3));
+            assert_eq!(gpu.clock().now(), 3.0);
+        }
+        let e = open("h900").err().unwrap();
+        assert!(e.code() == Code::DeviceMissing && e.to_string().contains("sim:h200 sim:laptop"), "{e}");
+    }
+
+    #[test]
+    fn queue_times_are_the_models_prices() {
+        let spec = spec("h200").unwrap().quiet();
+        for part in ["cpu", "device"] {
+            let (cpu, gpu) = open_spec(spec.clone(), Compute::Real).unwrap();
+            let (d, model) = if part == "cpu" { (cpu, &spec.cpu) } else { (gpu, &spec.device) };
+            let n = 300_000u64;
+            let (x, y) = (d.alloc(4 * n, MemoryKind::Device).unwrap(), d.alloc(4 * n, MemoryKind::Device).unwrap());
+            let mut q = d.queue().unwrap();
+            let l = launch(d.as_ref(), double, &[(&x, false), (&y, true)], n, n);
+            let start = d.clock().now();
+            assert!(start > 0.0, "allocations cost time");
+            q.write(&x, 0, &vec![0; 4 * n as usize]).unwrap();
+            q.launch(&l).unwrap();
+            q.launch(&l).unwrap();
+            q.finish(Duration::from_secs(1)).unwrap();
+            q.read(&y, 0, &mut vec![0; 4 * n as usize]).unwrap();
+            let want = model.call(&[4 * n], &[l.cost, l.cost], DType::F32, &[4 * n]).unwrap();
+            let got = d.clock().now() - start;
+            assert!((got / want - 1.0).abs() < 1e-6, "{part}: {got} {want}");
+        }
+    }
+
+    #[test]
+    fn launches_are_asynchronous_and_waits_have_deadlines() {
+        let (_, d) = open_spec(spec("textbook").unwrap(), Compute::Real).unwrap();
+        let y = d.alloc(4, MemoryKind::Device).unwrap();
+        let l = launch(d.as_ref(), increment, &[(&y, true)], 1, 10_000_000_000);
+        let mut q = d.queue().unwrap();
+        let a = q.mark().unwrap();
+        q.launch(&l).unwrap();
+        let b = q.mark().unwrap();
+        assert_eq!(d.clock().now(), 0.0, "the host goes on");
+        assert_eq!(q.wait(b, Duration::from_millis(200)).unwrap(), Waited::Timeout);
+        assert!((d.clock().now() - 0.2).abs() < 1e-9, "a timeout takes the deadline's time");
+        assert_eq!(q.wait(b, Duration::from_secs(2)).unwrap(), Waited::Done);
+        assert!((d.clock().now() - 1.00009).abs() < 1e-9, "{}", d.clock().now());
+        assert!((q.span(a, b).unwrap().device.unwrap() - 1.00009).abs() < 1e-9);
+        assert_eq!(q.span(a, Mark(99)).unwrap_err().code(), Code::Internal);
+    }
+
+    #[test]
+    fn repetitions_are_skipped_only_where_nothing_can_change() {
+        let (_, d) = open("textbook").unwrap();
+        let (x, y) = (d.alloc(8, MemoryKind::Device).unwrap(), d.alloc(8, MemoryKind::Device).unwrap());
+        let mut q = d.queue().unwrap();
+        let l = launch(d.as_ref(), double, &[(&x, false), (&y, true)], 2, 2);
+        let mut read = |q: &mut Box<dyn Queue>, b: &Buffer| {
+            let mut out = [0f32; 2];
+            q.read(b, 0, bytemuck::cast_slice_mut(&mut out)).unwrap();
+            out
+        };
+        q.write(&x, 0, bytemuck::cast_slice(&[1f32, 2.0])).unwrap();
+        let before = RUNS.load(Ordering::SeqCst);
+        for _ in 0..100 {
+            q.launch(&l).unwrap();
+        }
+        // `double` also runs in the test of prices, once or twice per part.
+        assert!(RUNS.load(Ordering::SeqCst) - before <= 6, "repetitions are left out");
+        assert_eq!(read(&mut q, &y), [2.0, 4.0]);
+        q.fill(&y, 0, 8, 0xFF).unwrap();
+        q.launch(&l).unwrap();
+        assert_eq!(read(&mut q, &y), [2.0, 4.0], "a poisoned output is computed again");
+        q.write(&x, 0, bytemuck::cast_slice(&[5f32, 7.0])).unwrap();
+        q.launch(&l).unwrap();
+        assert_eq!(read(&mut q, &y), [10.0, 14.0], "new inputs are seen");
+        q.fill(&y, 0, 8, 0).unwrap();
+        let inc = launch(d.as_ref(), increment, &[(&y, true)], 2, 2);
+        for _ in 0..10 {
+            q.launch(&inc).unwrap();
+        }
+        assert_eq!(read(&mut q, &y), [10.0, 10.0], "a launch that changes its buffer is never skipped");
+    }
+
+    #[test]
+    fn timing_only_says_so_and_computes_nothing() {
+        let (_, d) = open("h200:timing").unwrap();
+        assert!(d.info().notes.iter().any(|n| n == TIMING_ONLY) && d.info().id == "sim:h200:timing");
+        let y = d.alloc(8, MemoryKind::Device).unwrap();
+        let mut q = d.queue().unwrap();
+        q.launch(&launch(d.as_ref(), increment, &[(&y, true)], 2, 2)).unwrap();
+        let mut out = [0u8; 8];
+        q.read(&y, 0, &mut out).unwrap();
+        assert_eq!(out, [0; 8]);
+        assert!(d.clock().now() > 0.0);
+    }
+
+    #[test]
+    fn memory_is_the_simulated_machines() {
+        let (_, d) = open("laptop").unwrap();
+        let total = d.memory().total.unwrap();
+        assert_eq!(d.alloc(total + 1, MemoryKind::Device).unwrap_err().code(), Code::AllocTooLarge);
+        let b = d.alloc(1000, MemoryKind::Device).unwrap();
+        assert_eq!(d.memory().free, Some(total - 1000));
+        assert_eq!(d.alloc(total, MemoryKind::Device).unwrap_err().code(), Code::OutOfDeviceMemory);
+        drop(b);
+        assert_eq!(d.ledger().state().bytes, 0);
+    }
+}

@@ -1,0 +1,5 @@
+//! What the subcommands do. A job takes a configuration and a rig, puts records into a sink, and returns a summary;
+//! it prints nothing and reads no environment.
+
+pub mod bench;
+pub mod devices;

@@ -1,0 +1,10 @@
+//! Honest timing: warm-up, batches that drown the clock's step, interleaved samples, a stop rule.
+//!
+//! Decisions are pure functions of samples ([`stop`]); [`sampler`] only runs things and reads the subjects' clock, which
+//! is the simulator's for simulated devices.
+
+pub mod sampler;
+pub mod stop;
+
+pub use sampler::{OpSubject, Residency, Series, Subject, phases, sample};
+pub use stop::{StopRule, Verdict};

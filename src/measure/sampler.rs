@@ -1,0 +1,329 @@
+//! Runs subjects in turn and reads the clock.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::base::record::Phases;
+use crate::base::sink::Cancel;
+use crate::base::{Clock, Code, Error, HostTensor, Result, stats};
+use crate::device::{Device, MemoryKind, Queue};
+use crate::engine::{Leased, Prepared, Runner};
+
+use super::stop::{StopRule, Verdict, batch_for};
+
+/// Shortest timed region in seconds: about 2,000 steps of the clock (24 ns here).
+const REGION_S: f64 = 50e-6;
+
+/// Where the operands are when a call begins, and where its result must be when it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Residency {
+    /// On the device: the call is the launch alone.
+    Resident,
+    /// In ordinary host memory: the call copies inputs there, launches, copies outputs back.
+    Always,
+}
+
+impl Residency {
+    /// All residencies.
+    pub const ALL: [Residency; 2] = [Residency::Resident, Residency::Always];
+
+    /// The word in profiles and records.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Residency::Resident => "resident",
+            Residency::Always => "always",
+        }
+    }
+}
+
+impl std::str::FromStr for Residency {
+    type Err = Error;
+    fn from_str(s: &str) -> Result<Self> {
+        Residency::ALL
+            .into_iter()
+            .find(|r| r.name() == s)
+            .ok_or_else(|| Error::new(Code::BadArgument, format!("unknown residency '{s}'; known: resident always")))
+    }
+}
+
+/// Something that can be timed.
+pub trait Subject {
+    /// Does it `calls` times and returns when the last one is complete.
+    fn run(&mut self, calls: u64) -> Result<()>;
+    /// The clock its time passes on.
+    fn clock(&self) -> Arc<dyn Clock>;
+}
+
+/// Samples of one subject.
+#[derive(Clone, Debug, Default)]
+pub struct Series {
+    /// Seconds per call, in order.
+    pub samples: Vec<f64>,
+    /// Calls per sample.
+    pub batch: u64,
+}
+
+impl Series {
+    /// Median seconds per call.
+    pub fn median(&self) -> f64 {
+        stats::median(&self.samples)
+    }
+}
+
+/// Samples all subjects interleaved, one sample each per round, in alternating order, until the rule says stop.
+///
+/// Each subject is warmed up first; the calls per sample are chosen there. An interrupted run returns what it has, if
+/// every subject has at least one sample; otherwise `Cancelled`.
+pub fn sample(subjects: &mut [&mut dyn Subject], rule: &StopRule, cancel: &Cancel) -> Result<Vec<Series>> {
+    let Some(clock) = subjects.first().map(|s| s.clock()) else { return Ok(Vec::new()) };
+    let begin = clock.now();
+    let mut series = vec![Series::default(); subjects.len()];
+    for (s, out) in subjects.iter_mut().zip(&mut series) {
+        out.batch = warm_up(*s, rule.budget_s)?;
+        if cancel.raised() {
+            return Err(Error::new(Code::Cancelled, "interrupted before the first sample"));
+        }
+    }
+    let begin_samples = clock.now();
+    loop {
+        let round = series.iter().map(|s| s.samples.len()).min().unwrap_or(0);
+        let forward = round % 2 == 0;
+        for i in 0..subjects.len() {
+            let i = if forward { i } else { subjects.len() - 1 - i };
+            let batch = series[i].batch;
+            series[i].samples.push(time(subjects[i], batch)? / batch as f64);
+        }
+        let views: Vec<&[f64]> = series.iter().map(|s| s.samples.as_slice()).collect();
+        // The soft limit counts sampling alone, the budget everything.
+        let soft = StopRule { budget_s: rule.budget_s - (begin_samples - begin), ..*rule };
+        if soft.decide(&views, clock.now() - begin_samples) != Verdict::Continue || cancel.raised() {
+            return Ok(series);
+        }
+    }
+}
+
+fn time(s: &mut dyn Subject, calls: u64) -> Result<f64> {
+    let clock = s.clock();
+    let start = clock.now();
+    s.run(calls)?;
+    Ok(clock.now() - start)
+}
+
+/// Runs until a call is no longer faster than the one before, at most five times or a tenth of the budget; then sizes
+/// the batch.
+fn warm_up(s: &mut dyn Subject, budget_s: f64) -> Result<u64> {
+    let mut best = time(s, 1)?;
+    let mut spent = best;
+    for _ in 0..4 {
+        if spent > budget_s / 10.0 {
+            break;
+        }
+        let t = time(s, 1)?;
+        spent += t;
+        if t > 0.95 * best {
+            best = best.min(t);
+            break;
+        }
+        best = t;
+    }
+    let batch = batch_for(best, REGION_S);
+    if batch > 1 {
+        // One batch more settles caches and the estimate of a very short call.
+        let per_call = time(s, batch)? / batch as f64;
+        return Ok(batch_for(per_call, REGION_S));
+    }
+    Ok(batch)
+}
+
+/// A prepared op as a subject.
+pub struct OpSubject<'a> {
+    prepared: &'a Prepared,
+    inputs: &'a [HostTensor],
+    residency: Residency,
+    lease: Leased<'a>,
+    clock: Arc<dyn Clock>,
+    deadline: Duration,
+}
+
+impl<'a> OpSubject<'a> {
+    /// Uploads the inputs; fails if the device does.
+    pub fn new(
+        runner: &'a Runner,
+        prepared: &'a Prepared,
+        inputs: &'a [HostTensor],
+        residency: Residency,
+        deadline: Duration,
+    ) -> Result<Self> {
+        let mut lease = runner.lease()?;
+        let q = lease.queue()?;
+        prepared.poison(q)?;
+        prepared.upload(q, inputs)?;
+        q.finish(deadline)?;
+        Ok(OpSubject { prepared, inputs, residency, lease, clock: runner.device().clock(), deadline })
+    }
+
+    /// The outputs of the last call.
+    pub fn outputs(&mut self) -> Result<Vec<HostTensor>> {
+        self.prepared.download(self.lease.queue()?)
+    }
+
+    /// The queue, for phases.
+    pub fn queue(&mut self) -> Result<&mut dyn Queue> {
+        self.lease.queue()
+    }
+}
+
+impl Subject for OpSubject<'_> {
+    fn run(&mut self, calls: u64) -> Result<()> {
+        let (prepared, deadline) = (self.prepared, self.deadline);
+        let q = self.lease.queue()?;
+        let mut go = || -> Result<()> {
+            match self.residency {
+                Residency::Resident => {
+                    for _ in 0..calls {
+                        prepared.launch(q)?;
+                    }
+                    q.finish(deadline)
+                }
+                Residency::Always => {
+                    for _ in 0..calls {
+                        prepared.call(q, self.inputs, deadline)?;
+                    }
+                    Ok(())
+                }
+            }
+        };
+        let result = go();
+        if result.is_err() {
+            self.lease.discard();
+        }
+        result
+    }
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::clone(&self.clock)
+    }
+}
+
+/// Medians of the phases of a call with operands in host memory, from up to `repeats` calls or `budget_s` seconds.
+///
+/// `alloc` allocates and releases buffers of the operands' sizes; `kernel` is the device's own time where it has a
+/// clock; `sync` is what the host waited beyond that.
+pub fn phases(
+    device: &Arc<dyn Device>,
+    subject: &mut OpSubject<'_>,
+    operand_bytes: &[u64],
+    repeats: usize,
+    budget_s: f64,
+) -> Result<Phases> {
+    let clock = device.clock();
+    let begin = clock.now();
+    let mut rows: Vec<[f64; 6]> = Vec::new();
+    let (prepared, inputs, deadline) = (subject.prepared, subject.inputs, subject.deadline);
+    while rows.len() < repeats && (rows.is_empty() || clock.now() - begin < budget_s) {
+        let t0 = clock.now();
+        let buffers = operand_bytes.iter().map(|b| device.alloc(*b, MemoryKind::Device)).collect::<Result<Vec<_>>>()?;
+        let t1 = clock.now();
+        drop(buffers);
+        let q = subject.queue()?;
+        let t2 = clock.now();
+        prepared.upload(q, inputs)?;
+        q.finish(deadline)?;
+        let t3 = clock.now();
+        let from = q.mark()?;
+        prepared.launch(q)?;
+        let to = q.mark()?;
+        q.flush()?;
+        let t4 = clock.now();
+        if q.wait(to, deadline)? == crate::device::Waited::Timeout {
+            return Err(Error::new(Code::LaunchTimeout, format!("not finished within {} s", deadline.as_secs())));
+        }
+        let t5 = clock.now();
+        prepared.download(q)?;
+        let t6 = clock.now();
+        let (launch, waited) = (t4 - t3, t5 - t4);
+        // Without a device clock the kernel is what was waited for; with one it may overlap the submission.
+        let kernel = q.span(from, to)?.device.unwrap_or(waited);
+        let sync = (launch + waited - kernel).clamp(0.0, waited);
+        rows.push([t1 - t0, t3 - t2, launch, kernel, sync, t6 - t5]);
+    }
+    let median = |i: usize| Some(stats::median(&rows.iter().map(|r| r[i]).collect::<Vec<_>>()));
+    Ok(Phases {
+        alloc: median(0),
+        h2d: median(1),
+        launch: median(2),
+        kernel: median(3),
+        sync: median(4),
+        d2h: median(5),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::VirtualClock;
+
+    /// Takes a scripted time per call on a virtual clock.
+    struct Scripted {
+        clock: Arc<VirtualClock>,
+        call_s: Box<dyn FnMut() -> f64>,
+        log: Arc<std::sync::Mutex<Vec<char>>>,
+        name: char,
+    }
+
+    impl Subject for Scripted {
+        fn run(&mut self, calls: u64) -> Result<()> {
+            self.log.lock().unwrap().push(self.name);
+            for _ in 0..calls {
+                self.clock.advance((self.call_s)());
+            }
+            Ok(())
+        }
+        fn clock(&self) -> Arc<dyn Clock> {
+            self.clock.clone()
+        }
+    }
+
+    fn scripted(clock: &Arc<VirtualClock>, name: char, call_s: f64) -> Scripted {
+        Scripted { clock: clock.clone(), call_s: Box::new(move || call_s), log: Arc::default(), name }
+    }
+
+    #[test]
+    fn samples_are_interleaved_and_exact_on_a_virtual_clock() {
+        let clock = Arc::new(VirtualClock::new());
+        let (mut a, mut b) = (scripted(&clock, 'a', 1e-3), scripted(&clock, 'b', 1e-7));
+        b.log = a.log.clone();
+        let rule = StopRule::with_budget(10.0);
+        let s = sample(&mut [&mut a, &mut b], &rule, &Cancel::new()).unwrap();
+        assert!((s[0].median() / 1e-3 - 1.0).abs() < 1e-6 && (s[1].median() / 1e-7 - 1.0).abs() < 1e-6);
+        assert_eq!(s[0].batch, 1);
+        assert!((499..=501).contains(&s[1].batch), "a region lasts 50 us: {}", s[1].batch);
+        assert_eq!(s[0].samples.len(), rule.min_samples);
+        let log: String = a.log.lock().unwrap().iter().collect();
+        assert!(log.ends_with("abbaabbaabbaab"), "{log}");
+    }
+
+    #[test]
+    fn the_budget_bounds_a_slow_subject() {
+        let clock = Arc::new(VirtualClock::new());
+        let mut a = scripted(&clock, 'a', 0.7);
+        let s = sample(&mut [&mut a], &StopRule::with_budget(2.0), &Cancel::new()).unwrap();
+        assert!(s[0].samples.len() <= 3 && clock.now() < 3.6, "{} at {}", s[0].samples.len(), clock.now());
+    }
+
+    #[test]
+    fn cancelling_keeps_what_there_is() {
+        let clock = Arc::new(VirtualClock::new());
+        let cancel = Cancel::new();
+        let mut a = scripted(&clock, 'a', 1e-3);
+        let (c, mut calls) = (cancel.clone(), 0);
+        a.call_s = Box::new(move || {
+            calls += 1;
+            if calls == 5 {
+                c.raise();
+            }
+            1e-3 * f64::from(calls)
+        });
+        let s = sample(&mut [&mut a], &StopRule::with_budget(10.0), &cancel).unwrap();
+        assert!(!s[0].samples.is_empty() && s[0].samples.len() < 7);
+    }
+}

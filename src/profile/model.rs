@@ -1,0 +1,72 @@
+//! The cost curve of an entry: what its evidence says about sizes between the measured ones.
+//!
+//! Used to choose between several devices that all win, never to override a threshold.
+
+use crate::base::record::CalibratePoint;
+
+use super::{Entry, work_of};
+
+/// Seconds at an amount of work, by straight lines through the evidence on doubly logarithmic axes; beyond either end the
+/// nearest line goes on. `None` with fewer than two usable points, or for no work at all.
+pub fn seconds(entry: &Entry, work: u128, of: fn(&CalibratePoint) -> f64) -> Option<f64> {
+    if work == 0 {
+        return None;
+    }
+    let x = (work as f64).ln();
+    let at = |p: &CalibratePoint| Some(((work_of(&entry.unit, p.size)? as f64).ln(), of(p).ln()));
+    let mut lines = entry.points.windows(2).filter_map(|w| Some((at(&w[0])?, at(&w[1])?)));
+    let usable = |((x0, _), (x1, _)): &((f64, f64), (f64, f64))| x0.is_finite() && x1 > x0;
+    let mut line = lines.by_ref().find(usable)?;
+    for next in lines.filter(usable) {
+        if x < next.0.0 {
+            break;
+        }
+        line = next;
+    }
+    let ((x0, y0), (x1, y1)) = line;
+    let y = y0 + (y1 - y0) * (x - x0) / (x1 - x0);
+    Some(y.exp()).filter(|s| s.is_finite())
+}
+
+/// Seconds on the device at an amount of work.
+pub fn gpu_seconds(entry: &Entry, work: u128) -> Option<f64> {
+    seconds(entry, work, |p| p.gpu_s)
+}
+
+/// Seconds on the CPU at an amount of work.
+pub fn cpu_seconds(entry: &Entry, work: u128) -> Option<f64> {
+    seconds(entry, work, |p| p.cpu_s)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(unit: &str) -> Entry {
+        let point = |size: u64, gpu_s: f64| CalibratePoint { size, cpu_s: 1.0, gpu_s, ratio_ci: [1.0, 1.0], pairs: 1 };
+        Entry {
+            unit: unit.into(),
+            points: vec![point(10, 1.0), point(100, 10.0), point(1000, 1000.0)],
+            ..Entry::default()
+        }
+    }
+
+    #[test]
+    fn powers_are_met_between_and_beyond_the_points() {
+        let e = entry("elements");
+        for (work, want) in [(10, 1.0), (31, 3.1), (100, 10.0), (300, 90.0), (1000, 1000.0), (2000, 4000.0), (1, 0.1)] {
+            let got = gpu_seconds(&e, work).unwrap();
+            assert!((got / want - 1.0).abs() < 1e-9, "{work}: {got} instead of {want}");
+        }
+        assert_eq!(cpu_seconds(&e, 500), Some(1.0));
+    }
+
+    #[test]
+    fn a_dim_is_cubed_and_too_little_evidence_says_nothing() {
+        let e = entry("dim");
+        assert!((gpu_seconds(&e, 100 * 100 * 100).unwrap() / 10.0 - 1.0).abs() < 1e-9);
+        assert_eq!(gpu_seconds(&e, 0), None);
+        assert_eq!(gpu_seconds(&Entry { points: e.points[..1].to_vec(), ..e.clone() }, 5), None);
+        assert!(gpu_seconds(&e, u128::MAX).is_some());
+    }
+}

@@ -1,0 +1,130 @@
+//! Tables for a terminal.
+
+use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
+
+use crate::base::record::{BenchRecord, CalibrateRecord};
+use crate::base::{Absence, DeviceInfo, units};
+
+use super::rows::{BENCH_COLUMNS, bench_cells};
+
+/// Widths of the bench table's columns when rows are printed one by one.
+const WIDTHS: [usize; 11] = [9, 5, 20, 10, 9, 8, 20, 8, 8, 8, 0];
+
+/// The header of the bench table; rows follow one by one as they are measured.
+pub fn bench_header() -> String {
+    padded(&BENCH_COLUMNS.map(String::from))
+}
+
+/// One row of the bench table.
+pub fn bench_row(r: &BenchRecord) -> String {
+    padded(&bench_cells(r))
+}
+
+fn padded(cells: &[String; 11]) -> String {
+    let mut line = String::new();
+    for (i, (cell, width)) in cells.iter().zip(WIDTHS).enumerate() {
+        // Numbers are aligned at the right.
+        if (5..10).contains(&i) && i != 6 {
+            line.push_str(&format!("{cell:>width$}  "));
+        } else {
+            line.push_str(&format!("{cell:<width$}  "));
+        }
+    }
+    line.trim_end().to_string()
+}
+
+fn table(columns: &[&str]) -> Table {
+    let mut t = Table::new();
+    t.load_style(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Dynamic);
+    t.set_header(columns.iter().map(|c| Cell::new(*c)));
+    t
+}
+
+/// The table of devices; `remarks` gives one text per device.
+pub fn devices(devices: &[&DeviceInfo], remarks: impl Fn(&DeviceInfo) -> String, width: Option<u16>) -> String {
+    let mut t = table(&["id", "name", "class", "driver", "API", "memory", "units", "remarks"]);
+    if let Some(w) = width {
+        t.set_width(w);
+    }
+    for d in devices {
+        t.add_row([
+            Cell::new(&d.id),
+            Cell::new(&d.name),
+            Cell::new(format!("{:?}", d.class).to_lowercase()),
+            Cell::new(&d.driver),
+            Cell::new(&d.api),
+            Cell::new(d.memory_bytes.map_or("not told".into(), units::bytes)).set_alignment(CellAlignment::Right),
+            Cell::new(d.compute_units).set_alignment(CellAlignment::Right),
+            Cell::new(remarks(d)),
+        ]);
+    }
+    t.to_string()
+}
+
+/// What is not usable, one line each.
+pub fn absences(absent: &[Absence]) -> String {
+    let mut out = String::new();
+    for a in absent {
+        let what = if a.what == a.backend.name() { String::new() } else { format!(" {}", a.what) };
+        out.push_str(&format!("{}{what}: not usable: {}\n    next: {}\n", a.backend, a.reason, a.next));
+    }
+    out
+}
+
+/// Everything known about one device.
+pub fn device_details(d: &DeviceInfo) -> String {
+    let list = |v: Vec<String>| if v.is_empty() { "none".to_string() } else { v.join(" ") };
+    let mut out = format!("{}  {}\n", d.id, d.name);
+    let mut line = |name: &str, value: String| out.push_str(&format!("    {name:<14} {value}\n"));
+    line("uid", d.uid.clone());
+    line("driver", d.driver.clone());
+    line("API", d.api.clone());
+    line("memory", d.memory_bytes.map_or("not told by the API".into(), units::bytes));
+    line("largest buffer", units::bytes(d.max_alloc_bytes));
+    line("largest slice", units::bytes(d.max_binding_bytes));
+    line("group", format!("{} work-items, {} local", d.max_group, units::bytes(d.local_bytes.into())));
+    line("dtypes", list(d.dtypes.iter().map(|t| t.name().to_string()).collect()));
+    line("features", list(d.features.iter().map(|f| format!("{f:?}")).collect()));
+    line("libraries", list(d.libraries.iter().map(|(l, v)| format!("{l:?} {v}")).collect()));
+    for note in &d.notes {
+        line("note", note.clone());
+    }
+    out
+}
+
+/// The matrix of ops: one line per op and dtype, one cell per device.
+pub fn op_matrix(ids: &[String], rows: &[(String, String, Vec<String>)], width: Option<u16>) -> String {
+    let mut columns = vec!["op", "dtype"];
+    columns.extend(ids.iter().map(String::as_str));
+    let mut t = table(&columns);
+    if let Some(w) = width {
+        t.set_width(w);
+    }
+    for (op, dtype, cells) in rows {
+        t.add_row([op.clone(), dtype.clone()].into_iter().chain(cells.iter().cloned()));
+    }
+    t.to_string()
+}
+
+/// The verdicts of a calibration.
+pub fn thresholds(records: &[CalibrateRecord], width: Option<u16>) -> String {
+    let mut t =
+        table(&["op", "dtype", "family", "device", "residency", "verdict", "threshold", "95 % interval", "remarks"]);
+    if let Some(w) = width {
+        t.set_width(w);
+    }
+    for r in records {
+        t.add_row([
+            r.op.clone(),
+            r.dtype.to_string(),
+            r.family.clone(),
+            r.device.clone(),
+            r.residency.clone(),
+            r.verdict.clone(),
+            r.threshold.map_or("-".into(), |v| format!("{v} {}", r.unit)),
+            r.ci.map_or("-".into(), |c| format!("{} .. {}", c[0], c[1])),
+            r.reason.clone(),
+        ]);
+    }
+    t.to_string()
+}

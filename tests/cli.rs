@@ -1,0 +1,180 @@
+//! The command line as a user meets it: exit codes, one-line errors, clean stdout.
+
+use std::process::{Command, Output};
+
+fn gpuctl(args: &[&str]) -> Command {
+    let mut c = Command::new(env!("CARGO_BIN_EXE_gpuctl"));
+    c.args(args);
+    for name in ["GPUCTL_PROFILE", "GPUCTL_DISABLE_GPU", "GPUCTL_CPU_ISA", "GPUCTL_REQUIRE"] {
+        c.env_remove(name);
+    }
+    c
+}
+
+fn run(args: &[&str]) -> Output {
+    gpuctl(args).output().expect("the binary starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Bad input: one line on stderr that names the mistake, nothing on stdout, exit code 2 or 3.
+#[test]
+fn bad_input_gets_one_clear_line() {
+    let broken = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(broken.path(), "schema = [[[").unwrap();
+    let broken = broken.path().to_str().unwrap().to_string();
+    let cases: &[(&[&str], &str, i32)] = &[
+        (&["bench", "--sizes", "4096..128"], "128..4096", 2),
+        (&["bench", "--sizes", "0"], "start at 1", 2),
+        (&["bench", "--sizes", "many"], "not a size", 2),
+        (&["bench", "--op", "gemmm"], "unknown op 'gemmm'", 2),
+        (&["bench", "--dtype", "f31"], "unknown dtype 'f31'", 2),
+        (&["bench", "--shape", "4x4", "--device", "cpu"], "mxnxk", 2),
+        (&["bench", "--attr", "gamma=1", "--device", "cpu"], "gamma", 2),
+        (&["bench", "--budget", "soon"], "positive duration", 2),
+        (&["bench", "--residency", "moon"], "resident always", 2),
+        (&["bench", "--threads", "0"], "--threads", 2),
+        (&["bench", "--device", "cuda:7"], "no device 'cuda:7'", 3),
+        (&["bench", "--device", "tpu:0"], "no device 'tpu:0'", 3),
+        (&["bench", "--device", "sim:cray"], "sim:cray", 3),
+        (&["calibrate", "--margin", "0.5"], "margin", 2),
+        (&["calibrate", "--op", "nope"], "unknown op 'nope'", 2),
+        (&["verify", "--case", "add/f32/m1/-/uniform"], "case", 2),
+        (&["verify", "--tier", "heavy"], "smoke", 2),
+        (&["stress", "--seconds", "0"], "seconds", 2),
+        (&["stress", "--inject", "gremlins", "--device", "cpu"], "gremlins", 2),
+        (&["stress", "--scenario", "nap"], "nap", 2),
+        (&["profile", "why", "gemm", "--shape", "8x8x8", "--profile", &broken], "profile-parse", 2),
+        (&["profile", "why", "gemm", "--shape", "8x8x8", "--profile", "/does/not/exist.toml"], "profile-not-found", 2),
+    ];
+    for (args, needle, code) in cases {
+        let out = run(args);
+        let (stdout, stderr) = (text(&out.stdout), text(&out.stderr));
+        assert_eq!(out.status.code(), Some(*code), "{args:?}: {stderr}");
+        assert!(stderr.contains(needle), "{args:?}: {stderr}");
+        assert_eq!(stderr.trim_end().lines().count(), 1, "{args:?}: {stderr}");
+        assert!(stdout.is_empty(), "{args:?}: {stdout}");
+    }
+}
+
+#[test]
+fn help_lists_the_five_subcommands_first() {
+    let out = run(&["--help"]);
+    assert!(out.status.success());
+    let help = text(&out.stdout);
+    let at = |name: &str| help.find(&format!("\n  {name} ")).unwrap_or_else(|| panic!("{name} is missing: {help}"));
+    let order = ["devices", "bench", "calibrate", "verify", "stress", "profile"].map(at);
+    assert!(order.windows(2).all(|w| w[0] < w[1]), "{help}");
+    assert!(!help.contains("stress-worker"));
+    assert_eq!(run(&[]).status.code(), Some(2));
+}
+
+#[test]
+fn json_on_stdout_is_json_only() {
+    let out = run(&["bench", "--op", "add", "--sizes", "1000", "--device", "cpu", "--budget", "200ms", "--json", "-"]);
+    assert_eq!(out.status.code(), Some(0), "{}", text(&out.stderr));
+    let doc: serde_json::Value = serde_json::from_slice(&out.stdout).expect("stdout is one JSON document");
+    assert_eq!(doc["complete"], true);
+    assert_eq!(doc["records"][0]["op"], "add");
+    assert_eq!(doc["records"][0]["shape"]["n"], 1000);
+    assert!(doc["records"][0]["median_s"].as_f64().unwrap() > 0.0);
+    assert!(text(&out.stderr).is_empty(), "stderr is not a terminal: no progress; {}", text(&out.stderr));
+}
+
+#[test]
+fn csv_and_markdown_have_one_row_per_point() {
+    for (flag, header) in [("--csv", "op,dtype,shape"), ("--markdown", "| op | dtype")] {
+        let out = run(&["bench", "--op", "relu", "--sizes", "100,200", "--device", "cpu", "--budget", "200ms", flag]);
+        let stdout = text(&out.stdout);
+        assert!(stdout.starts_with(header), "{stdout}");
+        assert_eq!(stdout.lines().filter(|l| l.contains("relu")).count(), 2, "{stdout}");
+    }
+}
+
+#[test]
+fn a_chart_is_an_svg_with_readable_text() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("chart.svg");
+    let args = ["bench", "--op", "relu", "--sizes", "1000..8000", "--device", "cpu", "--budget", "200ms", "--plot"];
+    let out = gpuctl(&args).arg(&path).output().unwrap();
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    let svg = std::fs::read_to_string(path).unwrap();
+    assert!(svg.starts_with("<svg") && svg.contains("<text") && svg.contains("relu f32 cpu simd"), "{svg}");
+}
+
+#[test]
+fn an_output_that_cannot_be_written_is_an_error() {
+    let out = run(&["devices", "--json", "/nonexistent-folder/x.json"]);
+    assert_ne!(out.status.code(), Some(0));
+    assert!(text(&out.stderr).contains("/nonexistent-folder/x.json"));
+    #[cfg(target_os = "linux")]
+    {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let out = gpuctl(&["devices", "--json", "-"]).stdout(full).output().unwrap();
+        assert_eq!(out.status.code(), Some(5), "a full disk is not success");
+        assert!(text(&out.stderr).contains("io: stdout"), "{}", text(&out.stderr));
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_closed_pipe_is_no_error() {
+    let mut child = gpuctl(&["devices", "--why"]).stdout(std::process::Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    assert!(child.wait().unwrap().success());
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_keeps_the_rows_and_exits_130() {
+    let dir = tempfile::tempdir().unwrap();
+    let json = dir.path().join("out.json");
+    let child = gpuctl(&["bench", "--op", "add,exp,tanh,sum", "--device", "cpu", "--json"])
+        .arg(&json)
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    // The first row is awaited, not a time.
+    use std::io::{BufRead, BufReader};
+    let mut child = child;
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    for _ in 0..2 {
+        lines.next().unwrap().unwrap();
+    }
+    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    for _ in lines {}
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    let doc: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap();
+    assert_eq!(doc["complete"], false);
+    assert!(!doc["records"].as_array().unwrap().is_empty());
+}
+
+#[test]
+fn gpus_can_be_switched_off_and_required() {
+    let out = gpuctl(&["devices", "--json", "-"]).env("GPUCTL_DISABLE_GPU", "1").output().unwrap();
+    let doc: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    let ids: Vec<_> = doc["devices"].as_array().unwrap().iter().map(|d| d["id"].as_str().unwrap()).collect();
+    assert_eq!(ids, ["cpu"]);
+    assert_eq!(doc["absent"].as_array().unwrap().len(), 3, "three reasons");
+    let out = gpuctl(&["bench", "--device", "opencl:0"]).env("GPUCTL_DISABLE_GPU", "1").output().unwrap();
+    assert_eq!(out.status.code(), Some(3));
+    assert!(text(&out.stderr).contains("GPUCTL_DISABLE_GPU"), "{}", text(&out.stderr));
+    let out = gpuctl(&["devices"]).env("GPUCTL_DISABLE_GPU", "1").env("GPUCTL_REQUIRE", "cuda").output().unwrap();
+    assert_eq!(out.status.code(), Some(3));
+}
+
+#[test]
+fn bad_environment_is_refused() {
+    let out = gpuctl(&["devices"]).env("GPUCTL_CPU_ISA", "mmx").output().unwrap();
+    assert_eq!(out.status.code(), Some(2));
+    assert!(text(&out.stderr).contains("mmx"));
+    let out = gpuctl(&["bench", "--device", "cpu", "--op", "exp", "--sizes", "100", "--json", "-", "--budget", "100ms"])
+        .env("GPUCTL_CPU_ISA", "baseline")
+        .output()
+        .unwrap();
+    let doc: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert!(doc["devices"][0]["api"].as_str().unwrap().contains("baseline"));
+}

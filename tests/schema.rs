@@ -1,0 +1,354 @@
+//! The JSON document against its JSON Schema: made from records in code, and as the subcommands write it.
+
+#![allow(clippy::print_stderr, reason = "skips are named")]
+
+#[path = "schema/validate.rs"]
+mod validate;
+
+use std::process::Command;
+
+use gpuctl::base::record::{
+    BenchRecord, CalibratePoint, CalibrateRecord, Host, Phases, SCHEMA, StressRecord, StressSample, VerifyRecord,
+};
+use gpuctl::base::{
+    Absence, Attr, Attrs, Backend, DType, DeviceClass, DeviceInfo, Document, Feature, Fill, Lang, Library, Record,
+    Status, Subject,
+};
+use gpuctl::op;
+use serde_json::{Value, json};
+use validate::validate;
+
+fn schema() -> Value {
+    serde_json::from_str(include_str!("schema/document.schema.json")).unwrap()
+}
+
+fn device() -> DeviceInfo {
+    DeviceInfo {
+        id: "cuda:0".into(),
+        uid: "GPU-synthetic".into(),
+        name: "synthetic".into(),
+        vendor: "none".into(),
+        backend: Backend::Cuda,
+        class: DeviceClass::Discrete,
+        driver: "1.0".into(),
+        api: "CUDA 12.8, sm_90".into(),
+        langs: vec![Lang::Native, Lang::OpenclC, Lang::Cuda, Lang::Wgsl],
+        memory_bytes: Some(u64::MAX),
+        max_alloc_bytes: u64::MAX,
+        max_binding_bytes: 0,
+        max_group: 1024,
+        max_groups: [1, 2, u64::MAX],
+        local_bytes: 48 << 10,
+        compute_units: 132,
+        compute_capability: Some((9, 0)),
+        dtypes: DType::ALL.to_vec(),
+        features: vec![Feature::Fp64, Feature::Int64, Feature::SmallInt, Feature::TensorBf16, Feature::Subgroups],
+        libraries: vec![(Library::Cublas, "13.4".into())],
+        unified_memory: false,
+        notes: vec!["a note".into()],
+    }
+}
+
+fn subject(status: Status, reason: &str) -> Subject {
+    let attrs = Attrs::new().with("alpha", Attr::Float(0.5)).with("transA", Attr::Int(1));
+    let case = op::find("gemm").unwrap().case(DType::F32, &[64, 64, 64], attrs, Fill::Uniform).unwrap();
+    let mut s = Subject::of(&case, 64 * 64 * 64, "dim", &device());
+    s.status = status;
+    s.reason = reason.into();
+    if status == Status::Ok {
+        s.ran_on = "cuda:0".into();
+        s.variant = "tiled64".into();
+    }
+    s
+}
+
+fn bench(status: Status, reason: &str) -> BenchRecord {
+    let ok = status == Status::Ok;
+    BenchRecord {
+        subject: subject(status, reason),
+        residency: "always".into(),
+        k: 1,
+        threads: 2,
+        samples: if ok { 3 } else { 0 },
+        samples_s: if ok { vec![1e-3, 1.1e-3, 0.9e-3] } else { vec![] },
+        median_s: ok.then_some(1e-3),
+        ci_s: ok.then_some([0.9e-3, 1.1e-3]),
+        min_s: ok.then_some(0.9e-3),
+        p95_s: ok.then_some(1.1e-3),
+        p99_s: ok.then_some(1.1e-3),
+        gflops: ok.then_some(0.5),
+        gbps: ok.then_some(0.05),
+        peak_fraction: None,
+        phases_s: Phases { kernel: Some(1e-4), ..Phases::default() },
+        speedup_vs_cpu: None,
+        speedup_ci: None,
+    }
+}
+
+fn verify(max: f64, status: Status) -> VerifyRecord {
+    VerifyRecord {
+        subject: subject(status, if status == Status::Ok { "" } else { "1 of 4096 elements" }),
+        case: "gemm/f32/m64,n64,k64/alpha=0.5,transA=1/uniform".into(),
+        max_ulp: max,
+        max_rel: max,
+        max_abs: max,
+        max_vs_cpu: None,
+        worst_index: Some(7),
+        worst_got: Some(f64::NAN),
+        worst_want: Some(1.0),
+        worst_bound: Some(1e-6),
+        compared: 4096,
+        wrong: u64::from(status != Status::Ok),
+        tolerance: "gamma_64 (|A||B|)".into(),
+        strict_met: Some(true),
+        rerun: "gpuctl verify --case ...".into(),
+    }
+}
+
+fn calibrate(verdict: &str) -> CalibrateRecord {
+    let crossing = (verdict == "crossing").then_some(100);
+    CalibrateRecord {
+        op: "gemm".into(),
+        dtype: DType::F32,
+        family: "square".into(),
+        device: "cuda:0".into(),
+        uid: "GPU-synthetic".into(),
+        residency: "always".into(),
+        threads: 2,
+        cpu_variant: "packed".into(),
+        kernel: "tiled64".into(),
+        verdict: verdict.into(),
+        unit: "dim".into(),
+        crossing,
+        ci: crossing.map(|c| [c - 10, c + 10]),
+        threshold: crossing.map(|c| c * 11 / 10),
+        points: [64, 128]
+            .map(|size| CalibratePoint { size, cpu_s: 1e-3, gpu_s: 2e-3, ratio_ci: [0.4, 0.6], pairs: 9 })
+            .to_vec(),
+        reason: "a reason".into(),
+    }
+}
+
+fn stress(verdict: &str, bytes_checked: u64) -> StressRecord {
+    StressRecord {
+        scenario: "soak".into(),
+        device: "cuda:0".into(),
+        uid: "GPU-synthetic".into(),
+        verdict: verdict.into(),
+        reason: "a reason".into(),
+        seconds: 36.0,
+        planned: 10,
+        done: 10,
+        bytes_checked,
+        mismatches: 0,
+        series: vec![StressSample { t: 1.0, rss_bytes: Some(1), ..StressSample::default() }],
+        rerun: "gpuctl stress --scenario soak".into(),
+    }
+}
+
+fn document(records: Vec<Record>) -> Document {
+    Document {
+        schema: SCHEMA,
+        gpuctl: env!("CARGO_PKG_VERSION").into(),
+        command: vec!["gpuctl".into(), "bench".into()],
+        complete: true,
+        exit_code: 0,
+        host: Host { cpu: "synthetic".into(), cpus: 2, memory_bytes: 1 << 34, os: "synthetic".into() },
+        devices: vec![device()],
+        absent: vec![Absence {
+            backend: Backend::Wgpu,
+            what: "libvulkan".into(),
+            reason: "not found".into(),
+            next: "install it".into(),
+        }],
+        records,
+    }
+}
+
+fn faults(records: Vec<Record>) -> Vec<String> {
+    validate(&schema(), &serde_json::to_value(document(records)).unwrap())
+}
+
+fn every_kind() -> Vec<Record> {
+    let mut records = vec![
+        Record::Bench(Box::new(bench(Status::Ok, ""))),
+        Record::Bench(Box::new(bench(Status::Skipped, "predicted 31 s, budget 10 s"))),
+        Record::Verify(Box::new(verify(0.5, Status::Ok))),
+        Record::Verify(Box::new(verify(f64::INFINITY, Status::Failed))),
+        Record::Stress(Box::new(stress("pass", 4096))),
+        Record::Stress(Box::new(stress("inconclusive", 0))),
+    ];
+    for v in ["always", "never", "crossing", "non-monotone", "inconclusive", "unmeasured", "unsafe"] {
+        records.push(Record::Calibrate(Box::new(calibrate(v))));
+    }
+    records
+}
+
+#[test]
+fn documents_made_in_code_fit() {
+    let found = faults(every_kind());
+    assert!(found.is_empty(), "{}", found.join("\n"));
+    assert!(faults(Vec::new()).is_empty());
+}
+
+/// What cannot be written as a JSON number must not make the document unreadable.
+#[test]
+fn documents_survive_a_round_trip() {
+    let before = document(every_kind());
+    let text = serde_json::to_string(&before).unwrap();
+    let after: Document = serde_json::from_str(&text).unwrap();
+    let again = serde_json::to_string(&after).unwrap();
+    assert_eq!(text, again);
+    assert_eq!(after.records.len(), before.records.len());
+}
+
+/// The invariants of a record are in the schema too: a row that counts has a time, a pass has checked something.
+#[test]
+fn contradictions_are_found() {
+    let mut no_time = bench(Status::Ok, "");
+    no_time.median_s = None;
+    let mut nowhere = bench(Status::Ok, "");
+    nowhere.subject.ran_on = String::new();
+    let mut many = bench(Status::Ok, "");
+    many.samples_s = vec![1.0; 201];
+    let mut passed_wrong = verify(0.5, Status::Ok);
+    passed_wrong.wrong = 1;
+    let mut no_threshold = calibrate("crossing");
+    no_threshold.threshold = None;
+    let mut unsafe_threshold = calibrate("unsafe");
+    unsafe_threshold.threshold = Some(1);
+    for (record, word) in [
+        (Record::Bench(Box::new(no_time)), "median_s"),
+        (Record::Bench(Box::new(nowhere)), "ran_on"),
+        (Record::Bench(Box::new(many)), "maxItems"),
+        (Record::Bench(Box::new(bench(Status::Skipped, ""))), "reason"),
+        (Record::Verify(Box::new(passed_wrong)), "wrong"),
+        (Record::Calibrate(Box::new(no_threshold)), "threshold"),
+        (Record::Calibrate(Box::new(unsafe_threshold)), "threshold"),
+        (Record::Calibrate(Box::new(calibrate("perhaps"))), "perhaps"),
+        (Record::Stress(Box::new(stress("pass", 0))), "bytes_checked"),
+    ] {
+        let found = faults(vec![record]).join("; ");
+        assert!(found.contains(word), "'{word}' is not in: {found}");
+    }
+}
+
+/// Every value of every field is looked at: replace each in turn by something of another type.
+#[test]
+fn a_wrong_type_anywhere_is_found() {
+    let schema = schema();
+    let whole = serde_json::to_value(document(every_kind())).unwrap();
+    let mut paths = Vec::new();
+    collect(&whole, String::new(), &mut paths);
+    assert!(paths.len() > 200, "{}", paths.len());
+    for path in paths {
+        let mut broken = whole.clone();
+        // No field may hold a list that holds an object.
+        *broken.pointer_mut(&path).unwrap() = json!([{"planted": true}]);
+        assert!(!validate(&schema, &broken).is_empty(), "{path} is not checked");
+    }
+}
+
+#[test]
+fn a_missing_or_a_surplus_field_is_found() {
+    let schema = schema();
+    let whole = serde_json::to_value(document(every_kind())).unwrap();
+    let mut paths = Vec::new();
+    collect(&whole, String::new(), &mut paths);
+    let objects: Vec<String> = paths
+        .into_iter()
+        .chain([String::new()])
+        .filter(|p| whole.pointer(p).is_some_and(Value::is_object))
+        // These two have names of the op's own choosing.
+        .filter(|p| !p.ends_with("/shape") && !p.ends_with("/attrs"))
+        .collect();
+    assert!(objects.len() > 20);
+    for path in objects {
+        let mut more = whole.clone();
+        more.pointer_mut(&path).unwrap().as_object_mut().unwrap().insert("planted".into(), json!(1));
+        assert!(!validate(&schema, &more).is_empty(), "{path}: a surplus field is not found");
+        let names: Vec<String> = whole.pointer(&path).unwrap().as_object().unwrap().keys().cloned().collect();
+        for name in names {
+            let mut less = whole.clone();
+            less.pointer_mut(&path).unwrap().as_object_mut().unwrap().remove(&name);
+            assert!(!validate(&schema, &less).is_empty(), "{path}/{name} may be missing");
+        }
+    }
+}
+
+fn collect(value: &Value, at: String, out: &mut Vec<String>) {
+    let children: Vec<(String, &Value)> = match value {
+        Value::Object(o) => o.iter().map(|(k, v)| (k.clone(), v)).collect(),
+        Value::Array(a) => a.iter().enumerate().map(|(i, v)| (i.to_string(), v)).collect(),
+        _ => Vec::new(),
+    };
+    for (name, child) in children {
+        let path = format!("{at}/{name}");
+        out.push(path.clone());
+        collect(child, path, out);
+    }
+}
+
+#[test]
+fn the_validator_refuses_keywords_it_does_not_know() {
+    assert!(validate(&json!({"type": "string", "pattern": "a"}), &json!("a"))[0].contains("pattern"));
+    assert!(!validate(&json!({"$ref": "#/$defs/none"}), &json!("a")).is_empty());
+    assert!(!validate(&json!({"type": "strnig"}), &json!("a")).is_empty());
+    assert!(!validate(&json!({"oneOf": [{"type": "number"}, {"minimum": 0}]}), &json!(1)).is_empty());
+}
+
+/// What a subcommand writes fits; `None` if this build has no binary.
+fn written(args: &[&str]) -> Option<Value> {
+    let Some(binary) = option_env!("CARGO_BIN_EXE_gpuctl") else {
+        eprintln!("skipped: gpuctl {}: built without the feature cli", args.join(" "));
+        return None;
+    };
+    let out = Command::new(binary).args(args).output().unwrap();
+    let text = String::from_utf8_lossy(&out.stdout);
+    let talk = String::from_utf8_lossy(&out.stderr);
+    let value: Value = serde_json::from_str(&text)
+        .unwrap_or_else(|e| panic!("gpuctl {}: {e}\nstdout: {text}\nstderr: {talk}", args.join(" ")));
+    let found = validate(&schema(), &value);
+    assert!(found.is_empty(), "gpuctl {}:\n{}", args.join(" "), found.join("\n"));
+    assert_eq!(value["exit_code"].as_i64(), out.status.code().map(i64::from), "the exit code in the document");
+    serde_json::from_value::<Document>(value.clone()).unwrap();
+    Some(value)
+}
+
+#[test]
+fn devices_fits() {
+    let Some(value) = written(&["devices", "--json", "-"]) else { return };
+    assert!(value["devices"].as_array().unwrap().iter().any(|d| d["id"] == "cpu"));
+}
+
+#[test]
+fn bench_fits() {
+    let args = ["bench", "--device", "cpu", "--op", "gemm,add", "--sizes", "64..128", "--budget", "2s", "--json", "-"];
+    let Some(value) = written(&args) else { return };
+    let records = value["records"].as_array().unwrap();
+    assert!(records.iter().any(|r| r["kind"] == "bench" && r["status"] == "ok"), "no row was measured");
+}
+
+#[test]
+fn verify_fits() {
+    let args = ["verify", "--device", "cpu", "--op", "relu", "--dtype", "f32", "--json", "-"];
+    let Some(value) = written(&args) else { return };
+    let records = value["records"].as_array().unwrap();
+    assert!(records.iter().any(|r| r["kind"] == "verify" && r["status"] == "ok"), "no case was compared");
+}
+
+#[test]
+fn calibrate_on_the_simulator_fits() {
+    let args = ["calibrate", "--device", "sim:h200", "--op", "add", "--json", "-", "-o", "/dev/null"];
+    let Some(value) = written(&args) else { return };
+    let records = value["records"].as_array().unwrap();
+    assert!(records.iter().any(|r| r["kind"] == "calibrate"), "no key was judged");
+}
+
+#[test]
+fn stress_fits() {
+    let args = ["stress", "--device", "cpu", "--seconds", "3", "--no-journal", "--json", "-"];
+    let Some(value) = written(&args) else { return };
+    let records = value["records"].as_array().unwrap();
+    assert!(records.iter().any(|r| r["kind"] == "stress"), "no scenario was run");
+}
