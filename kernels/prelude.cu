@@ -21,15 +21,15 @@ typedef double f64;
 #define RESTRICT __restrict__
 #define BARRIER() __syncthreads()
 
-// d is a literal, so these fold; 64 bits wide like OpenCL's size_t.
-__device__ __forceinline__ u64 prelude_axis(uint3 v, int d) { return d == 0 ? v.x : d == 1 ? v.y : v.z; }
-__device__ __forceinline__ u64 prelude_axis(dim3 v, int d) { return d == 0 ? v.x : d == 1 ? v.y : v.z; }
+// Indices of the work-item and its group as u32; d is 0, 1 or 2 and folds.
+__device__ __forceinline__ u32 prelude_axis(uint3 v, int d) { return d == 0 ? v.x : d == 1 ? v.y : v.z; }
+__device__ __forceinline__ u32 prelude_axis(dim3 v, int d) { return d == 0 ? v.x : d == 1 ? v.y : v.z; }
 #define LID(d) prelude_axis(threadIdx, d)
 #define GRP(d) prelude_axis(blockIdx, d)
 #define LSZ(d) prelude_axis(blockDim, d)
 #define NGRP(d) prelude_axis(gridDim, d)
-// Number of the group when a long row of groups is spread over x and y.
-#define FLAT_GRP() (GRP(1) * NGRP(0) + GRP(0))
+// Number of the group when groups are spread over x and y.
+#define FLAT_GRP() ((u64)GRP(1) * NGRP(0) + GRP(0))
 
 #define IS_NAN(x) ((x) != (x))
 

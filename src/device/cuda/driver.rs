@@ -1,0 +1,510 @@
+//! The driver API with its dangers taken out: which symbols must exist, contexts made current, errors typed, and owners
+//! of memory, events and modules that release what they hold.
+//!
+//! Invariants: [`missing_symbols`] is asked before anything else, since cudarc panics when a symbol is missing; every
+//! call runs with the device's primary context current and leaves the thread's own context as it was; the first error
+//! that poisons the context is kept, and everything after it fails with its text.
+
+// Calls into the driver; each block says what makes it sound.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, CString, c_int, c_void};
+use std::marker::PhantomData;
+use std::ptr;
+use std::sync::{Arc, OnceLock};
+
+use cudarc::driver::sys::{self, CUresult};
+
+use crate::base::{Code, Error, Result};
+use crate::device::{Kind, Ledger, Ticket};
+
+/// Functions of the driver that gpuctl calls. All are in CUDA 11.0 and later.
+pub(super) const REQUIRED: &[&str] = &[
+    "cuInit",
+    "cuDriverGetVersion",
+    "cuGetErrorName",
+    "cuGetErrorString",
+    "cuDeviceGetCount",
+    "cuDeviceGet",
+    "cuDeviceGetName",
+    "cuDeviceGetUuid",
+    "cuDeviceGetPCIBusId",
+    "cuDeviceGetAttribute",
+    "cuDeviceTotalMem_v2",
+    "cuDevicePrimaryCtxRetain",
+    "cuDevicePrimaryCtxRelease_v2",
+    "cuCtxPushCurrent_v2",
+    "cuCtxPopCurrent_v2",
+    "cuMemGetInfo_v2",
+    "cuMemAlloc_v2",
+    "cuMemFree_v2",
+    "cuMemHostAlloc",
+    "cuMemHostGetDevicePointer_v2",
+    "cuMemFreeHost",
+    "cuMemcpyHtoDAsync_v2",
+    "cuMemcpyDtoHAsync_v2",
+    "cuMemcpyAsync",
+    "cuMemsetD32Async",
+    "cuStreamCreate",
+    "cuStreamDestroy_v2",
+    "cuEventCreate",
+    "cuEventDestroy_v2",
+    "cuEventRecord",
+    "cuEventQuery",
+    "cuEventElapsedTime",
+    "cuModuleLoadData",
+    "cuModuleUnload",
+    "cuModuleGetFunction",
+    "cuFuncGetAttribute",
+    "cuLaunchKernel",
+];
+
+/// Functions that are used where the driver has them; [`has_symbol`] is asked each time.
+#[cfg(test)]
+const OPTIONAL: &[&str] = &["cuFuncGetParamInfo", "cuDeviceGetUuid_v2"];
+
+/// True if the driver's library can be opened at all.
+pub(super) fn library_present() -> bool {
+    // SAFETY: opens and closes NVIDIA's library by its own name; its initialisers may run in any process.
+    unsafe { sys::is_culib_present() }
+}
+
+/// File names under which cudarc looks for the driver.
+pub(super) fn library_names() -> Vec<String> {
+    let mut all = cudarc::get_lib_name_candidates("cuda");
+    all.extend(cudarc::get_lib_name_candidates("nvcuda"));
+    let mut seen = std::collections::HashSet::new();
+    all.retain(|n| seen.insert(n.clone()));
+    all
+}
+
+/// True if the driver has the function. Only after [`library_present`] said true (cudarc panics otherwise).
+pub(super) fn has_symbol(name: &str) -> bool {
+    // SAFETY: the address is only compared with nothing; no call is made through it.
+    unsafe { sys::culib().get::<*const c_void>(name) }.is_ok()
+}
+
+/// Functions that an old driver lacks.
+pub(super) fn missing_symbols() -> Vec<&'static str> {
+    REQUIRED.iter().copied().filter(|n| !has_symbol(n)).collect()
+}
+
+/// `CUDA_ERROR_NO_DEVICE (100): no CUDA-capable device is detected`.
+pub(super) fn describe(rc: CUresult) -> String {
+    let text = |get: unsafe fn(CUresult, *mut *const std::ffi::c_char) -> CUresult| {
+        let mut p = ptr::null();
+        // SAFETY: `p` lives through the call; the driver sets it to a static string or null.
+        let rc = unsafe { get(rc, &raw mut p) };
+        if rc != CUresult::CUDA_SUCCESS || p.is_null() {
+            return None;
+        }
+        // SAFETY: not null, static and ending in NUL.
+        Some(unsafe { CStr::from_ptr(p) }.to_string_lossy().into_owned())
+    };
+    let name = text(sys::cuGetErrorName).unwrap_or_else(|| format!("{rc:?}"));
+    match text(sys::cuGetErrorString) {
+        Some(why) => format!("{name} ({}): {why}", rc as u32),
+        None => format!("{name} ({})", rc as u32),
+    }
+}
+
+/// What a result means; `default` for those that mean what the call was about.
+pub(super) fn code_of(rc: u32, default: Code) -> Code {
+    match rc {
+        2 => Code::OutOfDeviceMemory,
+        // Sticky: every later call on the context gives the same again.
+        214 | 220 | 700 | 702 | 709 | 710 | 714..=719 | 721 => Code::ContextPoisoned,
+        4 | 46 | 802 | 999 => Code::DeviceLost,
+        100 | 101 => Code::NoDevice,
+        34 | 803 | 804 => Code::DriverTooOld,
+        200 | 209 | 218 | 221..=223 | 300 => Code::CompileFailed,
+        217 | 801 => Code::FeatureUnsupported,
+        701 | 720 => Code::LaunchTooLarge,
+        _ => default,
+    }
+}
+
+/// The result as an error, for calls outside of a context.
+pub(super) fn plain(rc: CUresult, what: &str) -> Result<()> {
+    if rc == CUresult::CUDA_SUCCESS {
+        return Ok(());
+    }
+    Err(Error::new(code_of(rc as u32, Code::Internal), format!("{what}: {}", describe(rc))))
+}
+
+/// A device's primary context, shared with everything else in the process that uses the device (cuBLAS, PyTorch).
+pub(super) struct Context {
+    device: sys::CUdevice,
+    raw: sys::CUcontext,
+    poison: OnceLock<String>,
+    pub(super) ledger: Arc<Ledger>,
+}
+
+// SAFETY: the driver API is thread-safe; a context handle may be made current on any number of threads at once.
+unsafe impl Send for Context {}
+// SAFETY: as above; the other fields are Sync themselves.
+unsafe impl Sync for Context {}
+
+/// A context that is current on this thread until the guard goes.
+pub(super) struct Bound<'c>(PhantomData<(&'c Context, *const ())>);
+
+impl Drop for Bound<'_> {
+    fn drop(&mut self) {
+        let mut popped = ptr::null_mut();
+        // SAFETY: `popped` lives through the call. The guard is not Send, so it pops on the thread where it pushed.
+        unsafe { sys::cuCtxPopCurrent_v2(&raw mut popped) };
+    }
+}
+
+impl Context {
+    /// Retains the primary context of device number `ordinal`.
+    pub(super) fn open(ordinal: c_int, ledger: Arc<Ledger>) -> Result<Arc<Context>> {
+        let (mut device, mut raw) = (0, ptr::null_mut());
+        // SAFETY: `device` lives through the call.
+        plain(unsafe { sys::cuDeviceGet(&raw mut device, ordinal) }, "cuDeviceGet")?;
+        // SAFETY: `raw` lives through the call; the device was just given by the driver.
+        plain(unsafe { sys::cuDevicePrimaryCtxRetain(&raw mut raw, device) }, "cuDevicePrimaryCtxRetain")?;
+        Ok(Arc::new(Context { device, raw, poison: OnceLock::new(), ledger }))
+    }
+
+    /// The error that made the context unusable, if one did.
+    pub(super) fn poison(&self) -> Option<&str> {
+        self.poison.get().map(String::as_str)
+    }
+
+    /// Makes the context current; fails at once if it is poisoned.
+    pub(super) fn bind(&self) -> Result<Bound<'_>> {
+        if let Some(why) = self.poison() {
+            return Err(Error::new(Code::ContextPoisoned, format!("after an earlier error: {why}")));
+        }
+        self.push()
+    }
+
+    /// Makes the context current even if it is poisoned, for releases.
+    fn push(&self) -> Result<Bound<'_>> {
+        // SAFETY: the context is retained as long as `self` lives.
+        plain(unsafe { sys::cuCtxPushCurrent_v2(self.raw) }, "cuCtxPushCurrent")?;
+        Ok(Bound(PhantomData))
+    }
+
+    /// The result of a call as an error; keeps the first that poisons the context.
+    pub(super) fn check(&self, rc: CUresult, what: &str, default: Code) -> Result<()> {
+        if rc == CUresult::CUDA_SUCCESS {
+            return Ok(());
+        }
+        let code = code_of(rc as u32, default);
+        let text = format!("{what}: {}", describe(rc));
+        if matches!(code, Code::ContextPoisoned | Code::DeviceLost) {
+            // Only the first is kept: the others follow from it.
+            let _ = self.poison.set(text.clone());
+        }
+        Err(Error::new(code, text))
+    }
+
+    /// Runs a release with the context current and enters a failure in the ledger; on a poisoned context every
+    /// release fails, which is known already.
+    pub(super) fn release(&self, what: &str, call: impl FnOnce() -> CUresult) {
+        let result = self.push().and_then(|_bound| self.check(call(), what, Code::Internal));
+        if let Err(e) = result
+            && self.poison().is_none()
+        {
+            self.ledger.release_failed(e.to_string());
+        }
+    }
+
+    /// Free and total bytes of the device, other processes included.
+    pub(super) fn memory(&self) -> Result<(u64, u64)> {
+        let _bound = self.bind()?;
+        let (mut free, mut total) = (0usize, 0usize);
+        // SAFETY: both live through the call; the context is current.
+        let rc = unsafe { sys::cuMemGetInfo_v2(&raw mut free, &raw mut total) };
+        self.check(rc, "cuMemGetInfo", Code::Internal)?;
+        Ok((free as u64, total as u64))
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: retained once in `open`; everything made in the context holds an Arc of it and is gone.
+        unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.device) };
+    }
+}
+
+/// Memory that kernels can address.
+pub(super) struct Memory {
+    ctx: Arc<Context>,
+    /// Address for kernels and copies.
+    pub(super) address: u64,
+    /// The host's address if it is page-locked host memory.
+    host: Option<*mut c_void>,
+}
+
+// SAFETY: only addresses; the bytes behind them are touched by the driver alone.
+unsafe impl Send for Memory {}
+// SAFETY: as above; nothing is changed through a shared reference.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// Device memory of `bytes` bytes, not 0.
+    pub(super) fn device(ctx: &Arc<Context>, bytes: usize) -> Result<Memory> {
+        let _bound = ctx.bind()?;
+        let mut address = 0;
+        // SAFETY: `address` lives through the call; the context is current.
+        let rc = unsafe { sys::cuMemAlloc_v2(&raw mut address, bytes) };
+        ctx.check(rc, "cuMemAlloc", Code::Internal)?;
+        Ok(Memory { ctx: Arc::clone(ctx), address, host: None })
+    }
+
+    /// Page-locked host memory of `bytes` bytes, not 0, that the device reads and writes directly.
+    pub(super) fn pinned(ctx: &Arc<Context>, bytes: usize) -> Result<Memory> {
+        let _bound = ctx.bind()?;
+        let mut host = ptr::null_mut();
+        let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
+        // SAFETY: `host` lives through the call; the context is current.
+        let rc = unsafe { sys::cuMemHostAlloc(&raw mut host, bytes, flags) };
+        if rc == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
+            return Err(Error::new(Code::OutOfHostMemory, format!("cuMemHostAlloc: {}", describe(rc))));
+        }
+        ctx.check(rc, "cuMemHostAlloc", Code::Internal)?;
+        // From here on dropping releases it.
+        let mut memory = Memory { ctx: Arc::clone(ctx), address: 0, host: Some(host) };
+        // SAFETY: `host` was just allocated as mapped; the address lives through the call.
+        let rc = unsafe { sys::cuMemHostGetDevicePointer_v2(&raw mut memory.address, host, 0) };
+        ctx.check(rc, "cuMemHostGetDevicePointer", Code::Internal)?;
+        Ok(memory)
+    }
+
+    /// True for page-locked host memory.
+    pub(super) fn is_pinned(&self) -> bool {
+        self.host.is_some()
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        match self.host {
+            // SAFETY: allocated by cuMemHostAlloc, released once; queues keep buffers of unfinished work alive.
+            Some(host) => self.ctx.release("cuMemFreeHost", || unsafe { sys::cuMemFreeHost(host) }),
+            // SAFETY: allocated by cuMemAlloc, released once; queues keep buffers of unfinished work alive.
+            None => self.ctx.release("cuMemFree", || unsafe { sys::cuMemFree_v2(self.address) }),
+        }
+    }
+}
+
+/// An event with a time stamp.
+pub(super) struct Event {
+    ctx: Arc<Context>,
+    pub(super) raw: sys::CUevent,
+    _ticket: Ticket,
+}
+
+// SAFETY: the driver API is thread-safe; an event may be used from any thread.
+unsafe impl Send for Event {}
+
+impl Event {
+    /// A new event; the context must be current.
+    pub(super) fn new(ctx: &Arc<Context>) -> Result<Event> {
+        let mut raw = ptr::null_mut();
+        // SAFETY: `raw` lives through the call. Flags 0: with time stamps, waited for by polling.
+        ctx.check(unsafe { sys::cuEventCreate(&raw mut raw, 0) }, "cuEventCreate", Code::Internal)?;
+        Ok(Event { ctx: Arc::clone(ctx), raw, _ticket: ctx.ledger.enter(Kind::Event, 0) })
+    }
+
+    /// True if everything before the record is done. The context must be current.
+    pub(super) fn done(&self) -> Result<bool> {
+        // SAFETY: the event is alive.
+        match unsafe { sys::cuEventQuery(self.raw) } {
+            CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            rc => self.ctx.check(rc, "cuEventQuery", Code::LaunchFailed).map(|()| true),
+        }
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // SAFETY: made by cuEventCreate, released once; the driver keeps it while a record is pending.
+        self.ctx.release("cuEventDestroy", || unsafe { sys::cuEventDestroy_v2(self.raw) });
+    }
+}
+
+/// A loaded module with its one entry point.
+pub(super) struct Module {
+    ctx: Arc<Context>,
+    raw: sys::CUmodule,
+    pub(super) function: sys::CUfunction,
+    /// Sizes of the entry's parameters in bytes, where the driver can tell (12.4 and later).
+    pub(super) parameters: Option<Vec<usize>>,
+    /// Registers per thread, local memory per thread and static shared memory in bytes, largest group.
+    pub(super) attributes: [u32; 4],
+}
+
+// SAFETY: the driver API is thread-safe; modules and functions may be used from any thread.
+unsafe impl Send for Module {}
+// SAFETY: as above; nothing is changed after loading.
+unsafe impl Sync for Module {}
+
+impl Module {
+    /// Loads a whole cubin (see [`whole_cubin`]) or PTX that ends in NUL.
+    pub(super) fn load(ctx: &Arc<Context>, image: &[u8], entry: &str) -> Result<Module> {
+        if !whole_cubin(image) && image.last() != Some(&0) {
+            return Err(Error::new(Code::CompileFailed, "the binary is neither a whole cubin nor PTX"));
+        }
+        let name = CString::new(entry).map_err(|_| Error::new(Code::Internal, "the entry's name holds a NUL byte"))?;
+        let _bound = ctx.bind()?;
+        let mut raw = ptr::null_mut();
+        // SAFETY: the image is complete by the check above, so the driver reads only inside; it copies what it needs.
+        let rc = unsafe { sys::cuModuleLoadData(&raw mut raw, image.as_ptr().cast()) };
+        ctx.check(rc, "cuModuleLoadData", Code::CompileFailed)?;
+        let mut module =
+            Module { ctx: Arc::clone(ctx), raw, function: ptr::null_mut(), parameters: None, attributes: [0; 4] };
+        // SAFETY: the module is loaded; the name ends in NUL and lives through the call.
+        let rc = unsafe { sys::cuModuleGetFunction(&raw mut module.function, raw, name.as_ptr()) };
+        ctx.check(rc, &format!("cuModuleGetFunction({entry})"), Code::CompileFailed)?;
+        use sys::CUfunction_attribute as A;
+        for (slot, attribute) in [
+            A::CU_FUNC_ATTRIBUTE_NUM_REGS,
+            A::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES,
+            A::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES,
+            A::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK,
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let mut value = 0;
+            // SAFETY: the function belongs to the loaded module; `value` lives through the call.
+            let rc = unsafe { sys::cuFuncGetAttribute(&raw mut value, attribute, module.function) };
+            ctx.check(rc, "cuFuncGetAttribute", Code::Internal)?;
+            module.attributes[slot] = value.max(0) as u32;
+        }
+        module.parameters = module.parameter_sizes();
+        Ok(module)
+    }
+
+    fn parameter_sizes(&self) -> Option<Vec<usize>> {
+        if !has_symbol("cuFuncGetParamInfo") {
+            return None;
+        }
+        let mut sizes = Vec::new();
+        loop {
+            let (mut offset, mut size) = (0usize, 0usize);
+            // SAFETY: the function is loaded; both numbers live through the call. The symbol was looked up above.
+            let rc = unsafe { sys::cuFuncGetParamInfo(self.function, sizes.len(), &raw mut offset, &raw mut size) };
+            match rc {
+                CUresult::CUDA_SUCCESS if sizes.len() < 64 => sizes.push(size),
+                // The documented end: an index behind the last parameter.
+                CUresult::CUDA_ERROR_INVALID_VALUE => return Some(sizes),
+                _ => return None,
+            }
+        }
+    }
+}
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        // SAFETY: loaded once, unloaded once; queues keep programs of unfinished work alive.
+        self.ctx.release("cuModuleUnload", || unsafe { sys::cuModuleUnload(self.raw) });
+    }
+}
+
+/// True for a 64-bit little-endian ELF file for CUDA (machine 190) whose tables and sections all lie inside.
+///
+/// `cuModuleLoadData` is given no length: a truncated file from a cache would be read beyond its end.
+pub(super) fn whole_cubin(image: &[u8]) -> bool {
+    let at = |offset: usize, len: usize| -> Option<u64> {
+        let bytes = image.get(offset..offset.checked_add(len)?)?;
+        Some(bytes.iter().rev().fold(0, |v, b| v << 8 | u64::from(*b)))
+    };
+    let table = |offset: usize, size: usize, count: usize| -> Option<(u64, u64, u64)> {
+        Some((at(offset, 8)?, at(size, 2)?, at(count, 2)?))
+    };
+    let inside = |offset: u64, len: u64| offset.checked_add(len).is_some_and(|end| end <= image.len() as u64);
+    let check = || -> Option<bool> {
+        if !image.starts_with(b"\x7FELF\x02\x01") || at(0x12, 2)? != 190 {
+            return Some(false);
+        }
+        // Offsets of fields in Elf64_Ehdr, Elf64_Shdr and Elf64_Phdr, from the System V ABI.
+        let (sections, size, count) = table(0x28, 0x3A, 0x3C)?;
+        if count == 0 || size < 0x40 || !inside(sections, size * count) {
+            return Some(false);
+        }
+        for i in 0..count {
+            let header = (sections + i * size) as usize;
+            let no_bits = at(header + 4, 4)? == 8;
+            if !no_bits && !inside(at(header + 0x18, 8)?, at(header + 0x20, 8)?) {
+                return Some(false);
+            }
+        }
+        let (segments, size, count) = table(0x20, 0x36, 0x38)?;
+        if count > 0 && (size < 0x38 || !inside(segments, size * count)) {
+            return Some(false);
+        }
+        for i in 0..count {
+            let header = (segments + i * size) as usize;
+            if !inside(at(header + 8, 8)?, at(header + 0x20, 8)?) {
+                return Some(false);
+            }
+        }
+        Some(true)
+    };
+    check().unwrap_or(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// cudarc panics when it calls a function that the driver lacks, so every one that is called must be looked up.
+    #[test]
+    fn every_driver_function_called_is_looked_up_first() {
+        let sources = [include_str!("driver.rs"), include_str!("queue.rs"), include_str!("mod.rs")];
+        let mut called = std::collections::BTreeSet::new();
+        for source in sources {
+            for part in source.split("sys::cu").skip(1) {
+                let name: String = part.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
+                if name.starts_with(|c: char| c.is_ascii_uppercase()) {
+                    called.insert(format!("cu{name}"));
+                }
+            }
+        }
+        assert!(called.len() > 20, "{called:?}");
+        let known: std::collections::BTreeSet<String> =
+            REQUIRED.iter().chain(OPTIONAL).map(|s| s.to_string()).collect();
+        assert_eq!(called, known);
+    }
+
+    #[test]
+    fn results_are_sorted_into_codes() {
+        for rc in [214, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719] {
+            assert_eq!(code_of(rc, Code::Internal), Code::ContextPoisoned, "{rc}");
+        }
+        assert_eq!(code_of(2, Code::Internal), Code::OutOfDeviceMemory);
+        assert_eq!(code_of(999, Code::Internal), Code::DeviceLost);
+        assert_eq!(code_of(46, Code::Internal), Code::DeviceLost);
+        assert_eq!(code_of(222, Code::Internal), Code::CompileFailed);
+        assert_eq!(code_of(1, Code::TransferFailed), Code::TransferFailed);
+        assert_eq!(code_of(1, Code::Internal), Code::Internal);
+    }
+
+    /// An ELF file with one section of four bytes behind its tables.
+    fn small_cubin() -> Vec<u8> {
+        let mut f = vec![0u8; 0x40 + 0x40 + 4];
+        f[..6].copy_from_slice(b"\x7FELF\x02\x01");
+        f[0x12] = 190;
+        f[0x28] = 0x40;
+        (f[0x3A], f[0x3C]) = (0x40, 1);
+        (f[0x40 + 4], f[0x40 + 0x18], f[0x40 + 0x20]) = (1, 0x80, 4);
+        f
+    }
+
+    #[test]
+    fn a_cubin_cut_anywhere_is_refused() {
+        let whole = small_cubin();
+        assert!(whole_cubin(&whole));
+        for cut in 0..whole.len() {
+            assert!(!whole_cubin(&whole[..cut]), "cut at {cut}");
+        }
+        let mut other = whole;
+        other[0x12] = 62;
+        assert!(!whole_cubin(&other), "an x86-64 file");
+    }
+}

@@ -1,0 +1,576 @@
+//! NVRTC and cuBLAS, opened at run time wherever they lie: the loader's own path, a CUDA toolkit, or the wheels of a
+//! Python environment.
+//!
+//! Not through cudarc, because the names it tries depend on the CUDA version it was built for (it would miss
+//! `libnvrtc.so.13`). Invariants: a library that is not there is a reason in words; one newer than the driver's CUDA
+//! version is passed over; libraries are never unloaded, since they keep threads and exit handlers of their own.
+
+// Calls through function pointers of C libraries; each block says what makes it sound.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::path::{Path, PathBuf};
+use std::ptr;
+use std::sync::{Mutex, PoisonError};
+
+use libloading::Library as Dl;
+
+use crate::base::{Code, DType, Error, Result};
+
+/// Folders that may hold NVIDIA's libraries besides those that the loader searches, best first, existing ones only.
+///
+/// `var` looks up environment variables (CUDA_PATH, CUDA_HOME, VIRTUAL_ENV, CONDA_PREFIX, PATH, HOME: where other tools
+/// say that they are installed; gpuctl's own settings come from `base::env` alone). `root` is `/` except in tests.
+pub fn folders(var: &dyn Fn(&str) -> Option<String>, root: &Path) -> Vec<PathBuf> {
+    let set = |name: &str| var(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    let mut toolkits: Vec<PathBuf> = ["CUDA_PATH", "CUDA_HOME"].iter().filter_map(|n| set(n)).collect();
+    for base in ["usr/local", "opt"] {
+        toolkits.extend(entries(&root.join(base), "cuda"));
+    }
+    let mut out = Vec::new();
+    for kit in toolkits {
+        out.extend([kit.join("lib64"), kit.join("lib"), kit.join("bin").join("x64"), kit.join("bin")]);
+        out.extend(entries(&kit.join("targets"), "").into_iter().map(|t| t.join("lib")));
+    }
+    let mut prefixes: Vec<PathBuf> = ["VIRTUAL_ENV", "CONDA_PREFIX"].iter().filter_map(|n| set(n)).collect();
+    // The Python that a user would start; its environment need not be activated.
+    let path = var("PATH").unwrap_or_default();
+    let python = std::env::split_paths(&path).find(|d| d.join("python3").exists());
+    prefixes.extend(python.as_deref().and_then(Path::parent).map(Path::to_path_buf));
+    prefixes.extend(set("HOME").map(|h| h.join(".local")));
+    prefixes.extend([root.join("usr/local"), root.join("usr")]);
+    for prefix in prefixes {
+        for python in entries(&prefix.join("lib"), "python3") {
+            for packages in ["site-packages", "dist-packages"] {
+                out.extend(wheels(&python.join(packages)));
+            }
+        }
+        // Conda puts the libraries themselves there.
+        out.push(prefix.join("lib"));
+    }
+    let mut seen = std::collections::HashSet::new();
+    out.retain(|p| p.is_dir() && seen.insert(p.clone()));
+    out
+}
+
+/// The library folders of NVIDIA's wheels below a folder of Python packages: `nvidia/cu13/lib`,
+/// `nvidia/cuda_nvrtc/lib`, `nvidia/cublas/lib`, ...
+pub fn wheels(packages: &Path) -> Vec<PathBuf> {
+    let found = entries(&packages.join("nvidia"), "").into_iter().map(|p| p.join("lib"));
+    found.filter(|p| p.is_dir()).collect()
+}
+
+/// Entries of a folder whose names start so, in descending order: newer versions first.
+fn entries(folder: &Path, start: &str) -> Vec<PathBuf> {
+    let Ok(read) = std::fs::read_dir(folder) else { return Vec::new() };
+    let starts = |p: &PathBuf| p.file_name().and_then(|n| n.to_str()).is_some_and(|n| n.starts_with(start));
+    let mut all: Vec<PathBuf> = read.filter_map(|e| e.ok().map(|e| e.path())).filter(starts).collect();
+    all.sort_unstable_by(|a, b| b.cmp(a));
+    all
+}
+
+/// File names of a library for CUDA's major versions 13, 12 and 11 up to `major`, newest first, then the bare name.
+fn names(stem: &str, major: u32) -> Vec<String> {
+    let versions: &[(u32, &str)] = match (stem, cfg!(windows)) {
+        ("nvrtc", true) => &[(13, "64_130_0"), (12, "64_120_0"), (11, "64_112_0")],
+        (_, true) => &[(13, "64_13"), (12, "64_12"), (11, "64_11")],
+        ("nvrtc", false) => &[(13, "13"), (12, "12"), (11, "11.2")],
+        (_, false) => &[(13, "13"), (12, "12"), (11, "11")],
+    };
+    let fitting = versions.iter().filter(|(v, _)| *v <= major);
+    let name = |v: &str| if cfg!(windows) { format!("{stem}{v}.dll") } else { format!("lib{stem}.so.{v}") };
+    let mut out: Vec<String> = fitting.map(|(_, v)| name(v)).collect();
+    if !cfg!(windows) {
+        out.push(format!("lib{stem}.so"));
+    }
+    out
+}
+
+/// Opens the first library that `accept` takes, by each name first in the loader's path, then in the folders.
+///
+/// The error lists the names, and of files that were there why they did not serve.
+fn find<T>(
+    stem: &str,
+    companion: &str,
+    major: u32,
+    folders: &[PathBuf],
+    accept: impl Fn(&'static Dl, &str) -> Result<T, String>,
+) -> Result<T, String> {
+    let names = names(stem, major);
+    let mut refused = Vec::new();
+    for name in &names {
+        let bare = std::iter::once(PathBuf::from(name));
+        for path in bare.chain(folders.iter().map(|f| f.join(name)).filter(|p| p.exists())) {
+            let by_name = path.parent().is_none_or(|p| p.as_os_str().is_empty());
+            // A library opened by its full path may not find its sisters beside it; opened before, they count as found.
+            if let Some(folder) = path.parent().filter(|_| !by_name) {
+                for sister in entries(folder, companion) {
+                    // SAFETY: NVIDIA's own library; its initialisers may run in any process. Failing is no harm.
+                    if let Ok(dl) = unsafe { Dl::new(&sister) } {
+                        Box::leak(Box::new(dl));
+                    }
+                }
+            }
+            // SAFETY: as above: the names searched are those of NVIDIA's libraries only.
+            match unsafe { Dl::new(&path) } {
+                Ok(dl) => match accept(Box::leak(Box::new(dl)), &path.display().to_string()) {
+                    Ok(found) => return Ok(found),
+                    Err(why) => refused.push(format!("{}: {why}", path.display())),
+                },
+                Err(_) if by_name => {}
+                Err(e) => refused.push(format!("{}: {e}", path.display())),
+            }
+        }
+    }
+    let mut text = format!(
+        "no usable {stem} library (tried {} in the loader's path and in {} folders of CUDA toolkits and Python wheels)",
+        names.join(", "),
+        folders.len()
+    );
+    if !refused.is_empty() {
+        text.push_str(&format!("; {}", refused.join("; ")));
+    }
+    Err(text)
+}
+
+/// A function of the library by name.
+///
+/// # Safety
+/// `F` must be the type of a pointer to that function as NVIDIA's header declares it.
+unsafe fn symbol<F: Copy>(dl: &'static Dl, name: &str) -> Result<F, String> {
+    // SAFETY: the caller vouches for the type.
+    unsafe { dl.get::<F>(name) }.map(|s| *s).map_err(|_| format!("lacks {name}"))
+}
+
+type NvrtcProgram = *mut c_void;
+type GetSize = unsafe extern "C" fn(NvrtcProgram, *mut usize) -> c_int;
+type GetBytes = unsafe extern "C" fn(NvrtcProgram, *mut c_char) -> c_int;
+type NvrtcCreate = unsafe extern "C" fn(
+    *mut NvrtcProgram,
+    *const c_char,
+    *const c_char,
+    c_int,
+    *const *const c_char,
+    *const *const c_char,
+) -> c_int;
+
+/// NVIDIA's run-time compiler.
+pub struct Nvrtc {
+    /// Where it was found.
+    pub path: String,
+    /// Its version, e.g. (12, 9).
+    pub version: (u32, u32),
+    /// Chips it compiles for, as 90 for sm_90; empty if it cannot tell (before 11.2).
+    pub archs: Vec<u32>,
+    create: NvrtcCreate,
+    compile: unsafe extern "C" fn(NvrtcProgram, c_int, *const *const c_char) -> c_int,
+    destroy: unsafe extern "C" fn(*mut NvrtcProgram) -> c_int,
+    error: unsafe extern "C" fn(c_int) -> *const c_char,
+    log: (GetSize, GetBytes),
+    cubin: (GetSize, GetBytes),
+    ptx: (GetSize, GetBytes),
+    /// Old releases share state between compilations.
+    one: Mutex<()>,
+}
+
+impl std::fmt::Debug for Nvrtc {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Nvrtc({}.{} at {})", self.version.0, self.version.1, self.path)
+    }
+}
+
+/// What a text is compiled to; the numbers are as in sm_90.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// Machine code of one chip.
+    Cubin(u32),
+    /// The intermediate language, which the driver compiles; for chips newer than the compiler.
+    Ptx(u32),
+}
+
+impl Target {
+    /// The best that a compiler for `archs` can do for a chip; the error says why it can do nothing.
+    pub fn choose(chip: u32, archs: &[u32]) -> Result<Target, String> {
+        if archs.is_empty() || archs.contains(&chip) {
+            return Ok(Target::Cubin(chip));
+        }
+        match archs.iter().filter(|a| **a < chip).max() {
+            Some(below) => Ok(Target::Ptx(*below)),
+            None => {
+                Err(format!("it compiles for sm_{} and later, not for sm_{chip}", archs.iter().min().unwrap_or(&0)))
+            }
+        }
+    }
+}
+
+/// A compiled text.
+#[derive(Clone, Debug)]
+pub struct Image {
+    /// A cubin, or PTX ending in NUL.
+    pub bytes: Vec<u8>,
+    /// Remarks of the compiler.
+    pub log: String,
+}
+
+impl Nvrtc {
+    /// Finds the newest NVRTC that is not newer than CUDA `major`. The error says what was tried.
+    pub fn find(major: u32, folders: &[PathBuf]) -> Result<Nvrtc, String> {
+        find("nvrtc", "libnvrtc-builtins.so", major, folders, |dl, path| Nvrtc::open(dl, path, major))
+    }
+
+    fn open(dl: &'static Dl, path: &str, major: u32) -> Result<Nvrtc, String> {
+        type Version = unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int;
+        type Count = unsafe extern "C" fn(*mut c_int) -> c_int;
+        // SAFETY: nvrtc.h declares `nvrtcResult nvrtcVersion(int *major, int *minor)`; the enum is an int.
+        let version: Version = unsafe { symbol(dl, "nvrtcVersion") }?;
+        let (mut a, mut b) = (0, 0);
+        // SAFETY: both point to ints that live through the call.
+        if unsafe { version(&raw mut a, &raw mut b) } != 0 {
+            return Err("nvrtcVersion failed".into());
+        }
+        let version = (a.max(0) as u32, b.max(0) as u32);
+        if version.0 > major {
+            return Err(format!("NVRTC {}.{} is newer than the driver's CUDA {major}", version.0, version.1));
+        }
+        // SAFETY: `nvrtcResult nvrtcGetNumSupportedArchs(int *numArchs)` and `nvrtcGetSupportedArchs(int *archs)`.
+        let counts: [Result<Count, String>; 2] =
+            unsafe { [symbol(dl, "nvrtcGetNumSupportedArchs"), symbol(dl, "nvrtcGetSupportedArchs")] };
+        let mut archs: Vec<c_int> = Vec::new();
+        if let [Ok(count), Ok(list)] = counts {
+            let mut n = 0;
+            // SAFETY: `n` is an int that lives through the call.
+            if unsafe { count(&raw mut n) } == 0 && (1..=1000).contains(&n) {
+                archs.resize(n as usize, 0);
+                // SAFETY: the array holds as many ints as the library said that it writes.
+                if unsafe { list(archs.as_mut_ptr()) } != 0 {
+                    archs.clear();
+                }
+            }
+        }
+        let pair = |size: &str, bytes: &str| -> Result<(GetSize, GetBytes), String> {
+            // SAFETY: nvrtc.h declares all pairs as (nvrtcProgram, size_t *) and (nvrtcProgram, char *).
+            unsafe { Ok((symbol(dl, size)?, symbol(dl, bytes)?)) }
+        };
+        Ok(Nvrtc {
+            path: path.to_string(),
+            version,
+            archs: archs.into_iter().map(|a| a as u32).collect(),
+            // SAFETY: nvrtcResult nvrtcCreateProgram(nvrtcProgram *, const char *src, const char *name, int,
+            // const char *const *headers, const char *const *includeNames).
+            create: unsafe { symbol(dl, "nvrtcCreateProgram") }?,
+            // SAFETY: nvrtcResult nvrtcCompileProgram(nvrtcProgram, int numOptions, const char *const *options).
+            compile: unsafe { symbol(dl, "nvrtcCompileProgram") }?,
+            // SAFETY: nvrtcResult nvrtcDestroyProgram(nvrtcProgram *).
+            destroy: unsafe { symbol(dl, "nvrtcDestroyProgram") }?,
+            // SAFETY: const char *nvrtcGetErrorString(nvrtcResult).
+            error: unsafe { symbol(dl, "nvrtcGetErrorString") }?,
+            log: pair("nvrtcGetProgramLogSize", "nvrtcGetProgramLog")?,
+            cubin: pair("nvrtcGetCUBINSize", "nvrtcGetCUBIN")?,
+            ptx: pair("nvrtcGetPTXSize", "nvrtcGetPTX")?,
+            one: Mutex::new(()),
+        })
+    }
+
+    /// Compiles a text. Errors: `CompileFailed` with the compiler's log.
+    pub fn compile(&self, text: &str, name: &str, target: Target) -> Result<Image> {
+        let fail = |why: String| Error::new(Code::CompileFailed, why);
+        let c = |s: &str| CString::new(s).map_err(|_| fail("the text holds a NUL byte".into()));
+        let (source, file) = (c(text)?, c(&format!("{name}.cu"))?);
+        let option = match target {
+            Target::Cubin(chip) => c(&format!("--gpu-architecture=sm_{chip}"))?,
+            Target::Ptx(chip) => c(&format!("--gpu-architecture=compute_{chip}"))?,
+        };
+        let _one = self.one.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut raw: NvrtcProgram = ptr::null_mut();
+        // SAFETY: both strings end in NUL and live through the call; no headers are given, so their arrays may be null.
+        let rc = unsafe { (self.create)(&raw mut raw, source.as_ptr(), file.as_ptr(), 0, ptr::null(), ptr::null()) };
+        if rc != 0 {
+            return Err(fail(format!("nvrtcCreateProgram: {}", self.name(rc))));
+        }
+        let program = Compilation { nvrtc: self, raw };
+        let options = [option.as_ptr()];
+        // SAFETY: the program is alive; the array holds as many strings as the count says and lives through the call.
+        let rc = unsafe { (self.compile)(program.raw, options.len() as c_int, options.as_ptr()) };
+        let log = program.take(self.log).map(text_of).unwrap_or_default();
+        if rc != 0 {
+            let option = option.to_string_lossy();
+            return Err(fail(format!("{name} ({option}): {}\n{}", self.name(rc), log.trim_end())));
+        }
+        let bytes = program.take(if matches!(target, Target::Cubin(_)) { self.cubin } else { self.ptx })?;
+        Ok(Image { bytes, log: log.trim().to_string() })
+    }
+
+    fn name(&self, code: c_int) -> String {
+        // SAFETY: the function gives a static string for every number.
+        let text = unsafe { (self.error)(code) };
+        if text.is_null() {
+            return format!("NVRTC error {code}");
+        }
+        // SAFETY: not null, static and ending in NUL.
+        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+    }
+}
+
+/// One use of the compiler; released when dropped.
+struct Compilation<'n> {
+    nvrtc: &'n Nvrtc,
+    raw: NvrtcProgram,
+}
+
+impl Compilation<'_> {
+    fn take(&self, (size, bytes): (GetSize, GetBytes)) -> Result<Vec<u8>> {
+        let mut n = 0usize;
+        // SAFETY: the program is alive and `n` lives through the call.
+        let rc = unsafe { size(self.raw, &raw mut n) };
+        let mut out = vec![0u8; n];
+        // SAFETY: the buffer has the size that the library just gave for it.
+        let rc = if rc != 0 { rc } else { unsafe { bytes(self.raw, out.as_mut_ptr().cast()) } };
+        if rc != 0 || n == 0 {
+            return Err(Error::new(Code::CompileFailed, format!("NVRTC gives no result: {}", self.nvrtc.name(rc))));
+        }
+        Ok(out)
+    }
+}
+
+impl Drop for Compilation<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the program was made by this library and is released once. Its only failure is an invalid handle.
+        unsafe { (self.nvrtc.destroy)(&raw mut self.raw) };
+    }
+}
+
+fn text_of(mut bytes: Vec<u8>) -> String {
+    bytes.retain(|b| *b != 0);
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+type CublasHandle = *mut c_void;
+type GemmEx<I> = unsafe extern "C" fn(
+    CublasHandle,
+    c_int,
+    c_int,
+    I,
+    I,
+    I,
+    *const c_void,
+    *const c_void,
+    c_int,
+    I,
+    *const c_void,
+    c_int,
+    I,
+    *const c_void,
+    *mut c_void,
+    c_int,
+    I,
+    c_int,
+    c_int,
+) -> c_int;
+
+/// NVIDIA's matrix library.
+pub struct Cublas {
+    /// Where it was found.
+    pub path: String,
+    /// Its version, e.g. `12.9.1`.
+    pub version: String,
+    create: unsafe extern "C" fn(*mut CublasHandle) -> c_int,
+    destroy: unsafe extern "C" fn(CublasHandle) -> c_int,
+    set_stream: unsafe extern "C" fn(CublasHandle, *mut c_void) -> c_int,
+    set_math_mode: unsafe extern "C" fn(CublasHandle, c_int) -> c_int,
+    gemm: GemmEx<c_int>,
+    gemm_64: Option<GemmEx<i64>>,
+}
+
+impl std::fmt::Debug for Cublas {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Cublas({} at {})", self.version, self.path)
+    }
+}
+
+impl Cublas {
+    /// Finds the newest cuBLAS that is not newer than CUDA `major`. The error says what was tried.
+    pub fn find(major: u32, folders: &[PathBuf]) -> Result<Cublas, String> {
+        find("cublas", "libcublasLt.so.", major, folders, |dl, path| Cublas::open(dl, path, major))
+    }
+
+    fn open(dl: &'static Dl, path: &str, major: u32) -> Result<Cublas, String> {
+        type Property = unsafe extern "C" fn(c_int, *mut c_int) -> c_int;
+        // SAFETY: cublas_api.h declares `cublasStatus_t cublasGetProperty(libraryPropertyType type, int *value)`.
+        let property: Property = unsafe { symbol(dl, "cublasGetProperty") }?;
+        let mut version = [0; 3];
+        for (i, v) in version.iter_mut().enumerate() {
+            // SAFETY: 0, 1, 2 are MAJOR_VERSION, MINOR_VERSION, PATCH_LEVEL; the int lives through the call.
+            if unsafe { property(i as c_int, v) } != 0 {
+                return Err("cublasGetProperty failed".into());
+            }
+        }
+        let [a, b, c] = version;
+        if a.max(0) as u32 > major {
+            return Err(format!("cuBLAS {a}.{b} is newer than the driver's CUDA {major}"));
+        }
+        Ok(Cublas {
+            path: path.to_string(),
+            version: format!("{a}.{b}.{c}"),
+            // SAFETY: cublasStatus_t cublasCreate_v2(cublasHandle_t *).
+            create: unsafe { symbol(dl, "cublasCreate_v2") }?,
+            // SAFETY: cublasStatus_t cublasDestroy_v2(cublasHandle_t).
+            destroy: unsafe { symbol(dl, "cublasDestroy_v2") }?,
+            // SAFETY: cublasStatus_t cublasSetStream_v2(cublasHandle_t, cudaStream_t); CUstream is the same pointer.
+            set_stream: unsafe { symbol(dl, "cublasSetStream_v2") }?,
+            // SAFETY: cublasStatus_t cublasSetMathMode(cublasHandle_t, cublasMath_t); the enum is an int.
+            set_math_mode: unsafe { symbol(dl, "cublasSetMathMode") }?,
+            // SAFETY: cublasGemmEx with compute type and algorithm as enums, ints otherwise.
+            gemm: unsafe { symbol(dl, "cublasGemmEx") }?,
+            // SAFETY: the same with int64_t sizes and leading dimensions, from 12.0 on.
+            gemm_64: unsafe { symbol(dl, "cublasGemmEx_64") }.ok(),
+        })
+    }
+}
+
+/// One cuBLAS handle bound to one stream; used by one thread at a time. Every call needs the stream's context current.
+pub(super) struct Handle {
+    cublas: &'static Cublas,
+    raw: CublasHandle,
+}
+
+// SAFETY: a handle may move between threads; what is forbidden is using it from two at once, and it is not Sync.
+unsafe impl Send for Handle {}
+
+/// Arguments of a row-major product; A, B, C are device addresses.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct GemmCall {
+    pub(super) dtype: DType,
+    pub(super) sizes: [u64; 3],
+    pub(super) trans: [bool; 2],
+    pub(super) alpha: f64,
+    pub(super) beta: f64,
+    pub(super) a: u64,
+    pub(super) b: u64,
+    pub(super) c: u64,
+}
+
+// Numbers of cublas_api.h and library_types.h.
+const OP_N: c_int = 0;
+const OP_T: c_int = 1;
+const COMPUTE_32F: c_int = 68;
+const COMPUTE_64F: c_int = 70;
+const ALGORITHM_DEFAULT: c_int = -1;
+/// CUBLAS_DEFAULT_MATH (no TF32 for f32) with CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION: sums of f16 and bf16
+/// products stay in f32.
+const MATH_MODE: c_int = 16;
+
+impl Handle {
+    /// A handle whose work goes to `stream`, a CUstream of the current context.
+    ///
+    /// # Safety
+    /// The stream's context must be current and the stream must outlive the handle.
+    pub(super) unsafe fn new(cublas: &'static Cublas, stream: *mut c_void) -> Result<Handle> {
+        let mut raw = ptr::null_mut();
+        // SAFETY: `raw` lives through the call; the caller made the context current.
+        status("cublasCreate", unsafe { (cublas.create)(&raw mut raw) })?;
+        let handle = Handle { cublas, raw };
+        // SAFETY: the handle is alive; the caller vouches for the stream.
+        status("cublasSetStream", unsafe { (cublas.set_stream)(raw, stream) })?;
+        // SAFETY: the handle is alive.
+        status("cublasSetMathMode", unsafe { (cublas.set_math_mode)(raw, MATH_MODE) })?;
+        Ok(handle)
+    }
+
+    /// Enqueues C = alpha op(A) op(B) + beta C for row-major matrices.
+    ///
+    /// cuBLAS is column-major: read so, a row-major matrix is its transpose, and C' = op(B)' op(A)' is computed by
+    /// giving B first and swapping m and n; the operands' own transposition flags stay.
+    ///
+    /// # Safety
+    /// The handle's context must be current, and the addresses must be device memory that holds the matrices until the
+    /// stream has done the work.
+    pub(super) unsafe fn gemm(&mut self, call: &GemmCall) -> Result<()> {
+        let [m, n, k] = call.sizes;
+        // cudaDataType: CUDA_R_32F 0, CUDA_R_64F 1, CUDA_R_16F 2, CUDA_R_16BF 14.
+        let (data, compute) = match call.dtype {
+            DType::F32 => (0, COMPUTE_32F),
+            DType::F64 => (1, COMPUTE_64F),
+            DType::F16 => (2, COMPUTE_32F),
+            DType::BF16 => (14, COMPUTE_32F),
+            other => return Err(Error::new(Code::DTypeUnsupported, format!("cuBLAS has no product of {other}"))),
+        };
+        let op = |t: bool| if t { OP_T } else { OP_N };
+        let (op_a, op_b) = (op(call.trans[0]), op(call.trans[1]));
+        let lda = if call.trans[0] { m } else { k };
+        let ldb = if call.trans[1] { k } else { n };
+        // alpha and beta are of the compute type and read during the call (pointer mode "host", the default).
+        let f32s = [call.alpha as f32, call.beta as f32];
+        let f64s = [call.alpha, call.beta];
+        let (alpha, beta): (*const c_void, *const c_void) = if compute == COMPUTE_64F {
+            (ptr::from_ref(&f64s[0]).cast(), ptr::from_ref(&f64s[1]).cast())
+        } else {
+            (ptr::from_ref(&f32s[0]).cast(), ptr::from_ref(&f32s[1]).cast())
+        };
+        let address = |p: u64| p as usize as *const c_void;
+        let (a, b, c) = (address(call.a), address(call.b), address(call.c).cast_mut());
+        macro_rules! gemm {
+            ($function:expr, $int:ty) => {{
+                let int = |v: u64| {
+                    <$int>::try_from(v).map_err(|_| {
+                        Error::new(Code::LaunchTooLarge, format!("{v} does not fit this cuBLAS's {}", stringify!($int)))
+                    })
+                };
+                let (ms, ns, ks, lda, ldb) = (int(m)?, int(n)?, int(k)?, int(lda)?, int(ldb)?);
+                // SAFETY: alpha and beta point to numbers of the compute type that live through the call; leading
+                // dimensions are the rows' lengths; the caller vouches for the addresses and the context.
+                unsafe {
+                    $function(
+                        self.raw,
+                        op_b,
+                        op_a,
+                        ns,
+                        ms,
+                        ks,
+                        alpha,
+                        b,
+                        data,
+                        ldb,
+                        a,
+                        data,
+                        lda,
+                        beta,
+                        c,
+                        data,
+                        ns,
+                        compute,
+                        ALGORITHM_DEFAULT,
+                    )
+                }
+            }};
+        }
+        let rc = match self.cublas.gemm_64 {
+            Some(f) => gemm!(f, i64),
+            None => gemm!((self.cublas.gemm), c_int),
+        };
+        status("cublasGemmEx", rc)
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // SAFETY: made by cublasCreate and released once; the queue makes the context current before it drops this.
+        unsafe { (self.cublas.destroy)(self.raw) };
+    }
+}
+
+/// The cuBLAS status as an error.
+fn status(what: &str, rc: c_int) -> Result<()> {
+    let (code, name) = match rc {
+        0 => return Ok(()),
+        1 => (Code::LibraryNotFound, "CUBLAS_STATUS_NOT_INITIALIZED"),
+        3 => (Code::OutOfDeviceMemory, "CUBLAS_STATUS_ALLOC_FAILED"),
+        7 => (Code::Internal, "CUBLAS_STATUS_INVALID_VALUE"),
+        8 => (Code::FeatureUnsupported, "CUBLAS_STATUS_ARCH_MISMATCH"),
+        11 => (Code::LaunchFailed, "CUBLAS_STATUS_MAPPING_ERROR"),
+        13 => (Code::LaunchFailed, "CUBLAS_STATUS_EXECUTION_FAILED"),
+        14 => (Code::LaunchFailed, "CUBLAS_STATUS_INTERNAL_ERROR"),
+        15 => (Code::FeatureUnsupported, "CUBLAS_STATUS_NOT_SUPPORTED"),
+        _ => (Code::LaunchFailed, "unknown status"),
+    };
+    Err(Error::new(code, format!("{what}: {name} ({rc})")))
+}
