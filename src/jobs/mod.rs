@@ -3,3 +3,4 @@
 
 pub mod bench;
 pub mod devices;
+pub mod verify;
