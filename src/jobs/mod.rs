@@ -3,4 +3,4 @@
 
 pub mod bench;
 pub mod devices;
-pub mod profile;
+pub mod verify;
