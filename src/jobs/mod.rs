@@ -1,0 +1,3 @@
+//! What gpuctl does: one file or folder per subcommand, all reading the same op table.
+
+pub mod stress;
