@@ -3,4 +3,6 @@
 
 pub mod bench;
 pub mod devices;
+pub mod profile;
+pub mod stress;
 pub mod verify;
