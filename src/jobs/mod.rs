@@ -2,4 +2,5 @@
 //! it prints nothing and reads no environment.
 
 pub mod bench;
+pub mod calibrate;
 pub mod devices;
