@@ -10,7 +10,7 @@
 //!   counted apart ([`Judged::undefined`]), neither right nor wrong.
 
 use crate::base::exact::{self, Exact, max_finite, min_normal};
-use crate::base::{Attr, Case, DType, Fill, Lang};
+use crate::base::{Attr, Case, DType, Fill, HostTensor, Lang};
 
 use super::limits::{Limit, LimitRow, WGSL, limit};
 
@@ -333,6 +333,20 @@ impl Bound {
             j.ok = j.undefined;
         }
         j
+    }
+
+    /// The first element of an output that is not right, in words; `None` if all are. For jobs that only need to know
+    /// whether a result can be trusted; `verify` reports more.
+    pub fn first_wrong(&self, want: &super::Reference, got: &HostTensor) -> Option<String> {
+        if want.values.len() as u64 != got.len() || want.scale.len() as u64 != got.len() {
+            return Some(format!("{} elements, the oracle has {}", got.len(), want.values.len()));
+        }
+        (0..want.values.len()).find_map(|i| {
+            let value = Exact::read(got, i as u64);
+            let j = self.judge(value, want.values[i], want.scale[i]);
+            let (g, w) = (value.to_f64(), want.values[i].to_f64());
+            (!j.ok).then(|| format!("element {i} is {g:e}, expected {w:e} within {:e} ({})", j.allowed, self.words))
+        })
     }
 
     /// Error that flushed operands or results of one operation explain.

@@ -109,7 +109,7 @@ impl Journal {
     /// remark; afterwards nothing is kept and nothing fails.
     pub fn append(&mut self, entry: &Entry) -> Option<Error> {
         let (Some(file), Some(path)) = (self.file.as_mut(), self.path.as_ref()) else { return None };
-        let write = || -> std::io::Result<()> {
+        let mut write = || -> std::io::Result<()> {
             let mut line = serde_json::to_vec(entry)?;
             line.push(b'\n');
             file.write_all(&line)?;

@@ -183,7 +183,7 @@ fn make(
             ctx.meter.not_tested(format!("{case}: no published limit for {:?}, so no result can be trusted", prepared.lang));
             return Ok(None);
         };
-        if let Some(wrong) = outside(&reference, &bound, got) {
+        if let Some(wrong) = bound.first_wrong(&reference, got) {
             ctx.meter.mismatch(format!("{case}: {wrong}"));
             return Ok(None);
         }
@@ -229,7 +229,7 @@ impl Golden {
             return Ok(None);
         }
         if let Some(judged) = &self.loose {
-            let wrong = judged.iter().zip(&got).find_map(|((r, b), t)| outside(r, b, t));
+            let wrong = judged.iter().zip(&got).find_map(|((r, b), t)| b.first_wrong(r, t));
             return Ok(wrong.map(|w| format!("{}: {w}", self.name)));
         }
         let wrong = self.want.iter().zip(&got).find_map(|(w, g)| first_difference(w, g));
@@ -246,29 +246,4 @@ fn first_difference(want: &HostTensor, got: &HostTensor) -> Option<String> {
     let flipped: u32 = bits.map(|(w, g)| (w ^ g).count_ones()).sum();
     let value = |t: &HostTensor| Exact::read(t, at as u64).to_f64();
     Some(format!("element {at} is {:e}, the verified result is {:e} ({flipped} bits differ)", value(got), value(want)))
-}
-
-/// The first element outside its bound; NaN matches only NaN, an infinity only itself or a permitted overflow.
-fn outside(reference: &Reference, bound: &Bound, got: &HostTensor) -> Option<String> {
-    if reference.values.len() as u64 != got.len() {
-        return Some(format!("{} elements, the oracle has {}", got.len(), reference.values.len()));
-    }
-    let wrong = |i: &usize| {
-        let (want, g) = (reference.values[*i], Exact::read(got, *i as u64));
-        let scale = reference.scale.get(*i).copied().unwrap_or(0.0);
-        let (w, x) = (want.to_f64(), g.to_f64());
-        if w.is_nan() || x.is_nan() {
-            return w.is_nan() != x.is_nan();
-        }
-        if x.is_infinite() || w.is_infinite() {
-            let overflow = w.is_finite() && w.signum() == x.signum() && bound.allows_overflow(w, scale);
-            return x != w && !overflow;
-        }
-        // Written so that a NaN on either side counts as wrong.
-        let error = g.add(want.neg()).abs_f64();
-        error.partial_cmp(&bound.allowed(w, scale)).is_none_or(std::cmp::Ordering::is_gt)
-    };
-    let at = (0..reference.values.len()).find(wrong)?;
-    let (w, x) = (reference.values[at].to_f64(), Exact::read(got, at as u64).to_f64());
-    Some(format!("element {at} is {x:e}, the oracle says {w:e}; bound: {}", bound.words))
 }
