@@ -55,9 +55,7 @@ pub(super) fn build(core: &Core, text: &str, entry: &str) -> Result<RawProgram> 
             continue;
         }
         let access = match var.space {
-            naga::AddressSpace::Uniform => {
-                Access::Params(u64::from(module.types[var.ty].inner.size(module.to_ctx())))
-            }
+            naga::AddressSpace::Uniform => Access::Params(u64::from(module.types[var.ty].inner.size(module.to_ctx()))),
             naga::AddressSpace::Storage { access } if access.contains(naga::StorageAccess::STORE) => Access::Write,
             naga::AddressSpace::Storage { .. } => Access::Read,
             _ => return Err(failed(format!("binding {} is no buffer", binding.binding))),

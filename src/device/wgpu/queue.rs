@@ -239,11 +239,7 @@ impl WgpuQueue {
         Ok(())
     }
 
-    fn bind(
-        &self,
-        program: &RawProgram,
-        buffers: &[(u32, wgpu::Buffer, u64, u64, u64)],
-    ) -> Result<wgpu::BindGroup> {
+    fn bind(&self, program: &RawProgram, buffers: &[(u32, wgpu::Buffer, u64, u64, u64)]) -> Result<wgpu::BindGroup> {
         let part = |buffer, offset, bytes| {
             wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer, offset, size: NonZeroU64::new(bytes) })
         };
@@ -610,10 +606,7 @@ impl Queue for WgpuQueue {
             self.first_mark += 1;
         }
         let idle = self.ops.is_empty() && self.staged == 0;
-        self.marks.push_back(MarkAt {
-            host: self.core.clock.now(),
-            submitted: idle.then(|| self.last.clone()),
-        });
+        self.marks.push_back(MarkAt { host: self.core.clock.now(), submitted: idle.then(|| self.last.clone()) });
         Ok(Mark(number))
     }
 

@@ -144,7 +144,10 @@ pub fn judge(e: &Evidence, limits: &Limits) -> (Verdict, String) {
     if span(&e.series) >= limits.min_seconds
         && let Some(drop) = degradation(&rates, limits)
     {
-        return (Verdict::Degradation, format!("throughput fell by {:.0} % from the first to the last quarter", drop * 100.0));
+        return (
+            Verdict::Degradation,
+            format!("throughput fell by {:.0} % from the first to the last quarter", drop * 100.0),
+        );
     }
     if let Some(why) = too_little(e, limits) {
         return (Verdict::Inconclusive, why);
@@ -188,11 +191,8 @@ fn leaked(e: &Evidence, limits: &Limits) -> Option<String> {
             ("programs", before.programs, after.programs),
             ("events", before.events, after.events),
         ];
-        let left: Vec<String> = pairs
-            .iter()
-            .filter(|(_, b, a)| a > b)
-            .map(|(what, b, a)| format!("{} {what}", a - b))
-            .collect();
+        let left: Vec<String> =
+            pairs.iter().filter(|(_, b, a)| a > b).map(|(what, b, a)| format!("{} {what}", a - b)).collect();
         if !left.is_empty() {
             let bytes = after.bytes.saturating_sub(before.bytes);
             return Some(format!("never given back: {} ({bytes} bytes)", left.join(", ")));
@@ -245,7 +245,10 @@ pub fn never_returns(points: &[(f64, f64)], limits: &Limits) -> Option<f64> {
     let quarters = quarters(kept);
     let most = |q: &[(f64, f64)]| q.iter().map(|p| p.1).fold(f64::NEG_INFINITY, f64::max);
     let least = |q: &[(f64, f64)]| q.iter().map(|p| p.1).fold(f64::INFINITY, f64::min);
-    quarters.windows(2).all(|w| least(w[1]) >= most(w[0]) && most(w[1]) > most(w[0])).then(|| most(quarters[3]) - least(quarters[0]))
+    quarters
+        .windows(2)
+        .all(|w| least(w[1]) >= most(w[0]) && most(w[1]) > most(w[0]))
+        .then(|| most(quarters[3]) - least(quarters[0]))
 }
 
 /// A growth that is no noise.

@@ -295,7 +295,11 @@ fn attempt(
                 let exit = await_end(child.as_mut(), Duration::from_secs_f64(heartbeat));
                 return match exit {
                     Some(e) if e.success() => {
-                        if stopped.is_some() { End::Stopped } else { End::Finished }
+                        if stopped.is_some() {
+                            End::Stopped
+                        } else {
+                            End::Finished
+                        }
                     }
                     Some(e) => End::Crash(format!("{} at the end of the process", e.words())),
                     None => End::Hang(format!("the process did not end within {heartbeat:.1} s")),
@@ -354,7 +358,7 @@ fn attempt(
             let c = told.counts();
             sink.progress(&Progress {
                 doing: format!("{who}: {} cycles, {} checked", c.done, units::bytes(c.bytes_checked)),
-                done: job.start.elapsed().as_secs() ,
+                done: job.start.elapsed().as_secs(),
                 total: Some(job.cfg.seconds.ceil() as u64),
             });
         }

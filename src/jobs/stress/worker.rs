@@ -159,12 +159,7 @@ fn say(out: &mut (dyn Write + Send), line: &Line) -> Result<()> {
 }
 
 /// Runs a phase on an opened device and reports on `out` until it is over or `stop` is raised.
-pub fn run_phase(
-    device: Arc<dyn Device>,
-    phase: &Phase,
-    out: &mut (dyn Write + Send),
-    stop: Cancel,
-) -> Result<()> {
+pub fn run_phase(device: Arc<dyn Device>, phase: &Phase, out: &mut (dyn Write + Send), stop: Cancel) -> Result<()> {
     let scenario = scenario::find(&phase.scenario)?;
     let fault = Fault::parse(phase.inject.as_deref())?;
     let device = fault.plant(device, phase)?;

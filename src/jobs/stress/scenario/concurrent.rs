@@ -57,7 +57,8 @@ pub(super) fn run(ctx: &Ctx<'_>) -> Result<()> {
             .collect();
         let mut end = Ok(());
         for thread in threads {
-            let one = thread.join().unwrap_or_else(|_| Err(Error::new(Code::Internal, "a thread of the soak panicked")));
+            let one =
+                thread.join().unwrap_or_else(|_| Err(Error::new(Code::Internal, "a thread of the soak panicked")));
             end = end.and(one);
         }
         end

@@ -304,9 +304,7 @@ impl<'a> Meter<'a> {
     /// Steps of every active lane and what it does.
     pub fn lanes(&self) -> Vec<Option<(u64, String)>> {
         let state = |l: &Lane| {
-            l.active
-                .load(Ordering::Relaxed)
-                .then(|| (l.steps.load(Ordering::Relaxed), lock(&l.doing).clone()))
+            l.active.load(Ordering::Relaxed).then(|| (l.steps.load(Ordering::Relaxed), lock(&l.doing).clone()))
         };
         self.lanes.iter().map(state).collect()
     }

@@ -77,10 +77,8 @@ pub fn candidates(runner: &Runner, max_bytes: u64) -> Candidates {
 
 /// Cases of one op and dtype from small to large, the smoke tier's first.
 fn specs(op: &'static OpDesc, dtype: DType) -> Vec<Case> {
-    let mut cases: Vec<Case> = (op.cases)(Tier::Smoke)
-        .into_iter()
-        .filter_map(|s| op.case(dtype, &s.dims, s.attrs, s.fill).ok())
-        .collect();
+    let mut cases: Vec<Case> =
+        (op.cases)(Tier::Smoke).into_iter().filter_map(|s| op.case(dtype, &s.dims, s.attrs, s.fill).ok()).collect();
     let (low, high) = op.unit.default_range();
     for step in [2, 8, 32, 128] {
         let size = low.saturating_mul(step).min(high);
@@ -105,7 +103,13 @@ fn output_bytes(op: &OpDesc, case: &Case) -> u64 {
 
 /// Makes references in order until `budget` seconds are gone. Cases whose oracle would take longer than what is left are
 /// passed over (predicted from smaller cases of the op) and counted; findings go to the meter.
-pub fn build(ctx: &Ctx<'_>, runner: &Runner, candidates: Candidates, budget: f64, max_total: u64) -> Result<Vec<Golden>> {
+pub fn build(
+    ctx: &Ctx<'_>,
+    runner: &Runner,
+    candidates: Candidates,
+    budget: f64,
+    max_total: u64,
+) -> Result<Vec<Golden>> {
     let start = Instant::now();
     let mut pace: HashMap<(&str, DType), f64> = HashMap::new();
     let (mut late, mut full, mut total) = (0u64, 0u64, 0u64);
@@ -180,7 +184,8 @@ fn make(
     let mut judged = Vec::new();
     for (reference, got) in references.into_iter().zip(&first) {
         let Some(bound) = op.tolerance.bound(case, prepared.lang, got.dtype) else {
-            ctx.meter.not_tested(format!("{case}: no published limit for {:?}, so no result can be trusted", prepared.lang));
+            ctx.meter
+                .not_tested(format!("{case}: no published limit for {:?}, so no result can be trusted", prepared.lang));
             return Ok(None);
         };
         if let Some(wrong) = bound.first_wrong(&reference, got) {
@@ -222,7 +227,12 @@ fn make(
 impl Golden {
     /// One whole call on operands made before: poison, upload, launch, download, compare all of it. `Some` says which
     /// element is wrong.
-    pub fn repeat(&self, prepared: &Prepared, q: &mut dyn crate::device::Queue, ctx: &Ctx<'_>) -> Result<Option<String>> {
+    pub fn repeat(
+        &self,
+        prepared: &Prepared,
+        q: &mut dyn crate::device::Queue,
+        ctx: &Ctx<'_>,
+    ) -> Result<Option<String>> {
         prepared.poison(q)?;
         let got = prepared.call(q, &self.inputs, ctx.deadline)?;
         if got == self.want {

@@ -6,8 +6,8 @@ use crate::base::Result;
 use crate::base::rng::Philox;
 use crate::engine::run::Runner;
 
-use super::reference::{Golden, build, candidates};
 use super::Ctx;
+use super::reference::{Golden, build, candidates};
 
 /// Operand bytes of one case at most: the mix matters here, not the size.
 const MAX_CASE: u64 = 4 << 20;
