@@ -89,7 +89,7 @@ fn measured_crossings_contain_the_simulators_truth() {
         let (cpu, gpu) = sim::open_spec(spec.clone(), Compute::Real).unwrap();
         for name in ops {
             let op = find(name).unwrap();
-            let range = if name == "gemm" { (16, 1024) } else { (1024, 4 << 20) };
+            let range = if name == "gemm" { (16, 1024) } else { (1024, 2 << 20) };
             let cfg = CalibrateConfig { range: Some(range), ..config(&[name]) };
             let got = calibrate(&cfg, &rig(Arc::clone(&cpu), vec![Arc::clone(&gpu)]));
             assert!(got.complete, "{:?}", got.profile.notes);
@@ -150,7 +150,7 @@ fn wrong_results_are_unsafe_whatever_their_speed() {
     assert!(got.records.len() >= 4);
     for r in &got.records {
         assert_eq!((r.verdict.as_str(), r.threshold, r.points.len()), ("unsafe", None, 0), "{}", r.reason);
-        assert!(r.reason.contains("element") && r.reason.contains("gpuctl verify --op"), "{}", r.reason);
+        assert!(r.reason.contains("wrong result: ") && r.reason.contains("gpuctl verify --op"), "{}", r.reason);
     }
     assert!(!got.profile.may_use_gpu());
     assert!(Profile::from_toml(&got.profile.to_toml().unwrap()).is_ok());
@@ -287,23 +287,23 @@ fn stated_intervals_contain_the_true_crossing() {
     let lines: Truth = |n| (5.0 + n * 1e-3, 60.0 + n * 1e-4);
     let truth = 61_112u64;
     for (noise, runs) in [(0.0, 3u64), (0.05, 150), (0.2, 150)] {
-        let mut inside = 0;
-        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        // Sizes sent to the device although it loses there: the estimate lies below the truth.
+        let (mut inside, mut ours_low, mut theirs_low) = (0, 0, 0);
         for run in 0..runs {
             let d = synthetic(lines, noise, run);
             if d.verdict == Verdict::Crossing
                 && let Some([low, high]) = d.ci
             {
                 inside += u64::from(low < truth && truth <= high);
-                ours.push((high as f64 / truth as f64).ln().abs());
             }
-            theirs.push((one_shot(lines, noise, run).unwrap_or(u64::MAX) as f64 / truth as f64).ln().abs());
+            ours_low += u64::from(d.threshold.is_some_and(|t| t < truth));
+            theirs_low += u64::from(one_shot(lines, noise, run).is_some_and(|t| t < truth));
         }
         println!(
-            "noise {noise}: truth inside {inside} of {runs}; median factor off: ours {:.2}, one shot per size {:.2}",
-            stats::median(&ours).exp(),
-            stats::median(&theirs).exp()
+            "noise {noise}: truth inside {inside} of {runs}; thresholds too low: {ours_low} here, {theirs_low} by one \
+             unrepeated timing per size"
         );
+        assert!(ours_low <= theirs_low, "noise {noise}: {ours_low} and {theirs_low}");
         assert!(inside * 100 >= runs * 93, "noise {noise}: {inside} of {runs}");
     }
 }

@@ -153,9 +153,10 @@ impl Model {
 
     /// Noise-free seconds of one launch on the device, the fixed part included: launch + max(arithmetic, traffic).
     ///
-    /// Work is cut into tiles of `tile` elements; units take them in waves, and a wave that is not full takes as long
-    /// as a full one. Fewer tiles than `bandwidth_units` do not draw the full bandwidth. Both terms never fall when
-    /// elements and work grow together. `None` if the dtype has no rate.
+    /// Work is cut into tiles of `tile` elements, one unit each. A GPU takes them in waves, and a wave that is not full
+    /// takes as long as a full one; a CPU's threads share what is left over. Fewer tiles than `bandwidth_units` do not
+    /// draw the full bandwidth. Both terms never fall when elements and work grow together. `None` if the dtype has no
+    /// rate.
     pub fn launch(&self, cost: &Cost, dtype: DType) -> Option<f64> {
         let rate = *self.rates.get(&dtype)?;
         let bytes = cost.bytes();
@@ -163,7 +164,7 @@ impl Model {
         let tile = self.tile as f64;
         let tiles = (elements / tile).max(1.0);
         let units = f64::from(self.units);
-        let waves = (tiles / units).ceil();
+        let waves = if self.synchronous { (tiles / units).max(1.0) } else { (tiles / units).ceil() };
         let arithmetic = cost.flops as f64 / rate * (waves * units / tiles);
         let starved = (f64::from(self.bandwidth_units) / tiles).max(1.0);
         Some(self.launch_s + arithmetic.max(self.traffic(bytes) * starved))

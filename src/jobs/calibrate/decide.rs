@@ -47,6 +47,13 @@ pub fn doubtful(ratio_ci: [f64; 2]) -> bool {
 /// Neighbouring sizes around a crossing are refined until they are this close.
 pub const NEAR: f64 = 1.1;
 
+/// Above a crossing, sizes up to [`OCTAVE`] times larger are refined until they are this close, so that a band in which
+/// the CPU wins again does not hide between two sizes.
+pub const ABOVE: f64 = 1.25;
+
+/// How far below a crossing bands count as ripple of it (tiles and waves make steps) and do not void it.
+pub const OCTAVE: f64 = 2.0;
+
 /// Sizes whose winner is open that are worth measuring around one crossing; more of them show the same noise.
 const OPEN_ENOUGH: usize = 3;
 
@@ -89,7 +96,7 @@ pub fn decide(points: &[CalibratePoint], margin: f64) -> Decision {
     let range = format!("{} to {}", first.size, last.size);
     let (gpu, cpu) = (wins.contains(&Winner::Gpu), wins.contains(&Winner::Cpu));
     let start = final_run(points);
-    if let Some(bands) = bands(points, &wins) {
+    if let Some(bands) = bands(points, &wins, start) {
         return none(Verdict::NonMonotone, format!("the winner changes more than once: {bands}"));
     }
     if start == 0 {
@@ -134,9 +141,13 @@ pub fn with_margin(crossing: u64, margin: f64) -> u64 {
 }
 
 /// The bands of the winners if the GPU surely wins somewhere and the CPU at a larger size; open sizes end no band.
-fn bands(points: &[CalibratePoint], wins: &[Winner]) -> Option<String> {
+/// Wins less than [`OCTAVE`] below the final run are no band of their own: the crossing is the end of the ripple.
+fn bands(points: &[CalibratePoint], wins: &[Winner], start: usize) -> Option<String> {
     let first_gpu = wins.iter().position(|w| *w == Winner::Gpu)?;
     wins[first_gpu..].iter().position(|w| *w == Winner::Cpu)?;
+    if points.get(start).is_some_and(|s| points[first_gpu].size as f64 * OCTAVE > s.size as f64) {
+        return None;
+    }
     let mut bands: Vec<(Winner, u64, u64)> = Vec::new();
     for (p, w) in points.iter().zip(wins).filter(|(_, w)| **w != Winner::Open) {
         match bands.last_mut() {
@@ -153,20 +164,26 @@ fn bands(points: &[CalibratePoint], wins: &[Winner]) -> Option<String> {
 
 /// The gap (index of its lower point) to be halved next, or `None` if the crossing is known well enough.
 ///
-/// Between the last sure CPU win and the first size of the final run, the widest gap beyond [`NEAR`].
+/// First between the last sure CPU win and the first size of the final run, the widest gap beyond [`NEAR`]; then within
+/// one [`OCTAVE`] above, the widest beyond [`ABOVE`].
 pub fn refine(points: &[CalibratePoint]) -> Option<usize> {
     let start = final_run(points);
     if start == 0 || start == points.len() {
         return None;
     }
     let below = (0..start).rev().find(|i| winner(&points[*i]) == Winner::Cpu).unwrap_or(0);
-    let window = &points[below..=start];
-    if window.iter().filter(|p| winner(p) == Winner::Open).count() >= OPEN_ENOUGH {
-        return None;
-    }
-    let ratio = |w: &[CalibratePoint]| w[1].size as f64 / w[0].size.max(1) as f64;
-    let widest = window.windows(2).enumerate().max_by(|a, b| ratio(a.1).total_cmp(&ratio(b.1)))?;
-    (ratio(widest.1) > NEAR && widest.1[1].size > widest.1[0].size + 1).then_some(below + widest.0)
+    let open = points[below..start].iter().filter(|p| winner(p) == Winner::Open).count();
+    let ratio = |i: usize| points[i + 1].size as f64 / points[i].size.max(1) as f64;
+    let widest = |gaps: std::ops::Range<usize>, beyond: f64| {
+        let wide = |i: &usize| ratio(*i) > beyond && points[i + 1].size > points[*i].size + 1;
+        gaps.filter(wide).max_by(|a, b| ratio(*a).total_cmp(&ratio(*b)))
+    };
+    let around = if open < OPEN_ENOUGH { widest(below..start, NEAR) } else { None };
+    around.or_else(|| {
+        let limit = points[start].size as f64 * OCTAVE;
+        let above = (start..points.len() - 1).take_while(|i| (points[*i].size as f64) < limit).last();
+        widest(start..above.map_or(start, |i| i + 1), ABOVE)
+    })
 }
 
 /// Indices of points that contradict both neighbours, who agree with each other: worth a second measurement before a
@@ -263,18 +280,35 @@ mod tests {
         assert_eq!(with_margin(u64::MAX, 1.1), u64::MAX);
     }
 
+    fn sized(series: &str, sizes: &[u64]) -> Vec<CalibratePoint> {
+        points(series).into_iter().zip(sizes).map(|(p, size)| CalibratePoint { size: *size, ..p }).collect()
+    }
+
     #[test]
-    fn refinement_halves_the_widest_gap_around_the_crossing_only() {
+    fn ripple_moves_the_crossing_up_and_does_not_void_it() {
+        let d = decide(&sized("CCGCGG", &[100, 200, 330, 400, 500, 1000]), 1.1);
+        assert_eq!((d.verdict, d.crossing, d.ci), (Verdict::Crossing, Some(500), Some([400, 500])));
+        let d = decide(&sized("CCGCGG", &[100, 200, 230, 400, 500, 1000]), 1.1);
+        assert_eq!(d.verdict, Verdict::NonMonotone);
+        let d = decide(&sized("CCGC", &[100, 200, 330, 400]), 1.1);
+        assert_eq!(d.verdict, Verdict::NonMonotone, "the CPU wins at the end");
+    }
+
+    #[test]
+    fn refinement_halves_the_widest_gap_around_the_crossing_first() {
         assert_eq!(refine(&points("CCGG")), Some(1));
         assert_eq!(refine(&points("CCgGG")), Some(2), "the last of equal gaps");
-        for settled in ["CCCC", "GGGG", "gggg", "CCgggGG", "CGCC"] {
+        for settled in ["CCCC", "GGGG", "gggg", "CGCC"] {
             assert_eq!(refine(&points(settled)), None, "{settled}");
         }
-        let mut close = points("CG");
-        close[1].size = 109;
-        assert_eq!(refine(&close), None);
-        close[1].size = 112;
-        assert_eq!(refine(&close), Some(0));
+        assert_eq!(refine(&points("CCgggG")), None, "more open sizes show the same noise");
+        assert_eq!(refine(&sized("CG", &[100, 109])), None);
+        assert_eq!(refine(&sized("CG", &[100, 112])), Some(0));
+        assert_eq!(refine(&sized("CG", &[9, 10])), None, "nothing lies between");
+        // Then above: 109 to 218 has holes beyond a quarter, and 400 is too far to matter.
+        assert_eq!(refine(&sized("CGGG", &[100, 109, 200, 400])), Some(2));
+        assert_eq!(refine(&sized("CGGGG", &[100, 109, 134, 165, 220])), Some(3));
+        assert_eq!(refine(&sized("CGGGGG", &[100, 109, 134, 165, 200, 240])), None);
     }
 
     #[test]

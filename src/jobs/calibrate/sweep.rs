@@ -17,7 +17,7 @@ use super::smoke::gross_error;
 const LEAST: usize = 3;
 
 /// Most sizes added to a sweep by refinement, per residency.
-const REFINEMENTS: usize = 12;
+const REFINEMENTS: usize = 16;
 
 /// What is swept.
 pub(super) struct Sweep<'a> {
