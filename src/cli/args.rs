@@ -32,13 +32,6 @@ pub(super) enum Command {
     },
 }
 
-impl Cli {
-    /// True for the commands whose timings matter: their driver thread is pinned.
-    pub(super) fn pins(&self) -> bool {
-        matches!(self.command, Command::Bench(_) | Command::Calibrate(_))
-    }
-}
-
 /// Options of every subcommand that runs on devices.
 #[derive(Debug, Args)]
 pub(super) struct Common {

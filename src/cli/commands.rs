@@ -167,6 +167,13 @@ impl Ctx<'_> {
             return Err(Error::new(Code::BadArgument, "--threads must be from 1 to 4096"));
         }
         let rig = open(select, self.env, CpuConfig { threads: threads.unwrap_or(0), pin })?;
+        // The driver thread on the first allowed CPU, the CPU device's workers on the others: they never share a core.
+        // Only now: a pinned thread would pass its one CPU on to the workers and be counted as the whole machine.
+        if pin == Pin::Workers
+            && let Some(first) = os::allowed_cpus().first()
+        {
+            os::pin_current_thread(*first);
+        }
         let there: Vec<&DeviceInfo> = rig.devices.iter().map(|d| d.info()).collect();
         self.require(&there, matches!(select, Select::Named(_)))?;
         Ok(rig)
