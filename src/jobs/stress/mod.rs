@@ -18,7 +18,7 @@ use crate::device::cpu::available_threads;
 
 pub use supervisor::{Child, Exe, Exit, Spawn, run};
 pub use verdict::{Evidence, Limits, Verdict, judge};
-pub use worker::{FAULTS, Line, Phase, Task, run_phase, run_task, worker};
+pub use worker::{Line, Phase, Planted, Task, run_phase, run_task, worker};
 
 /// What to do.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,10 +31,10 @@ pub struct StressConfig {
     pub device: Option<String>,
     /// Threads of the scenarios that use many; 0 means four per CPU, at least 8 and at most 16.
     pub threads: u32,
-    /// Journal: a file if it ends in `.jsonl`, else a folder in which one is made; `None` for none.
+    /// Journal: a file, or a folder (a path without an extension) in which one is made; `None` for none.
     /// [`default_journal`] is the usual place.
     pub journal: Option<PathBuf>,
-    /// A fault to plant, one of [`FAULTS`].
+    /// A fault to plant, as [`Planted::parse`] reads it.
     pub inject: Option<String>,
     /// End at the first finding.
     pub fail_early: bool,
@@ -118,7 +118,7 @@ impl StressConfig {
         if !(self.seconds > 0.0 && self.seconds < 3.2e8) {
             return Err(Error::new(Code::BadArgument, format!("{} seconds: expected more than 0", self.seconds)));
         }
-        worker::Fault::parse(self.inject.as_deref())?;
+        Planted::parse(self.inject.as_deref())?;
         let scenarios = if self.scenarios.is_empty() {
             scenario::SCENARIOS.iter().collect()
         } else {

@@ -14,6 +14,7 @@ use crate::base::record::StressSample;
 use crate::base::stats::{quantile, sorted};
 use crate::base::{Absence, Cancel, Code, DeviceInfo, Env, Error, Result, os};
 use crate::device::cpu::Pin;
+use crate::device::faulty::{FaultPlan, Faulty};
 use crate::device::probe::{CpuConfig, Select, open};
 use crate::device::{Device, LedgerState};
 
@@ -161,19 +162,20 @@ fn say(out: &mut (dyn Write + Send), line: &Line) -> Result<()> {
 /// Runs a phase on an opened device and reports on `out` until it is over or `stop` is raised.
 pub fn run_phase(device: Arc<dyn Device>, phase: &Phase, out: &mut (dyn Write + Send), stop: Cancel) -> Result<()> {
     let scenario = scenario::find(&phase.scenario)?;
-    let fault = Fault::parse(phase.inject.as_deref())?;
-    let device = fault.plant(device, phase)?;
-    let meter = Meter::new(out, (scenario.lanes)(phase.threads), stop, fault.crash_after());
+    let planted = Planted::parse(phase.inject.as_deref())?;
+    let device = planted.plant(device);
+    // Longer than the heartbeat, so that the watch names a stuck lane before its wait gives up.
+    let deadline = Duration::from_secs_f64((2.0 * phase.heartbeat).clamp(1.0, 600.0));
+    let meter = Meter::new(out, (scenario.lanes)(phase.threads), stop, deadline, planted.crash_after());
     let before = device.ledger().state();
     let start = Instant::now();
     let ctx = Ctx {
         device: Arc::clone(&device),
         seconds: phase.seconds,
         threads: phase.threads,
-        deadline: Duration::from_secs_f64((2.0 * phase.heartbeat).clamp(1.0, 600.0)),
         seed: phase.seed,
         start,
-        idle: fault == Fault::Zero,
+        idle: planted == Planted::Zero,
         meter: &meter,
     };
     let ended = std::thread::scope(|scope| {
@@ -254,43 +256,44 @@ fn sample(meter: &Meter<'_>, t: f64, rate: f64) -> StressSample {
     }
 }
 
-/// Faults that `--inject` plants: those of the worker itself, and those of the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// None.
-    None,
-    /// The scenario does nothing.
+/// What `--inject` plants: faults of the worker itself, or of the device.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Planted {
+    /// Nothing.
+    Nothing,
+    /// The scenario does no work.
     Zero,
     /// The process aborts in the middle of the work.
     Crash,
-    /// The device misbehaves, by the plan of that name.
-    Device(&'static str),
+    /// The device misbehaves by this plan.
+    Device(FaultPlan),
 }
 
-/// Names that `--inject` takes.
-pub const FAULTS: &[&str] = &["leak", "bitflip", "hang", "crash", "zero"];
+/// Cycles before a planted crash.
+const CRASH_AFTER: u64 = 200;
 
-impl Fault {
-    /// Reads a name; `BadArgument` lists the known ones.
-    pub fn parse(name: Option<&str>) -> Result<Self> {
-        match name {
-            None => Ok(Fault::None),
-            Some("zero") => Ok(Fault::Zero),
-            Some("crash") => Ok(Fault::Crash),
-            Some(name) => FAULTS.iter().find(|f| **f == name).map(|f| Fault::Device(f)).ok_or_else(|| {
-                Error::new(Code::BadArgument, format!("unknown fault '{name}'; known: {}", FAULTS.join(" ")))
-            }),
+impl Planted {
+    /// Reads `--inject`: `zero`, `crash`, or a plan of the faulty device such as `leak` or `bitflip@every=50`.
+    /// `BadArgument` lists what there is.
+    pub fn parse(text: Option<&str>) -> Result<Self> {
+        match text {
+            None => Ok(Planted::Nothing),
+            Some("zero") => Ok(Planted::Zero),
+            Some("crash") => Ok(Planted::Crash),
+            Some(text) => FaultPlan::parse(text)
+                .map(Planted::Device)
+                .map_err(|e| Error::new(e.code(), format!("{} crash zero", e.detail()))),
         }
     }
 
-    fn crash_after(self) -> Option<u64> {
-        (self == Fault::Crash).then_some(200)
+    fn crash_after(&self) -> Option<u64> {
+        (*self == Planted::Crash).then_some(CRASH_AFTER)
     }
 
-    fn plant(self, device: Arc<dyn Device>, _: &Phase) -> Result<Arc<dyn Device>> {
+    fn plant(&self, device: Arc<dyn Device>) -> Arc<dyn Device> {
         match self {
-            Fault::Device(name) => Err(Error::new(Code::Internal, format!("no device fault '{name}' in this build"))),
-            _ => Ok(device),
+            Planted::Device(plan) => Arc::new(Faulty::new(device, plan.clone())),
+            _ => device,
         }
     }
 }

@@ -50,6 +50,9 @@ pub(super) fn run(ctx: &Ctx<'_>) -> Result<()> {
         let done = (|| -> Result<u64> {
             let buffer = ctx.device.alloc(bytes, MemoryKind::Device)?;
             put(q, &buffer, cycle)?;
+            if cycle % 16 == 0 {
+                q.finish(ctx.deadline())?;
+            }
             held_bytes += bytes;
             held.push(Held { buffer, mark: cycle });
             let mut checked = 0;

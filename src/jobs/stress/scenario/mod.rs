@@ -76,8 +76,6 @@ pub struct Ctx<'a> {
     pub seconds: f64,
     /// Threads for scenarios that use many.
     pub threads: u32,
-    /// Longest wait for the device.
-    pub deadline: Duration,
     /// Seed of everything random.
     pub seed: u64,
     /// When the phase began.
@@ -95,9 +93,15 @@ impl std::fmt::Debug for Ctx<'_> {
 }
 
 impl Ctx<'_> {
-    /// False once the time is over, the parent asked to stop, or the parent is gone.
+    /// False once the time is over, the parent asked to stop, or the parent is gone. A slow machine that spent the time
+    /// on references goes on: a phase is never all preparation.
     pub fn running(&self) -> bool {
-        !self.meter.stop.raised() && self.elapsed() < self.seconds
+        let late = self.elapsed() >= self.seconds && self.meter.tested_seconds() >= LEAST_TESTED * self.seconds;
+        !self.meter.stop.raised() && !late
+    }
+    /// Longest wait for the device.
+    pub fn deadline(&self) -> Duration {
+        self.meter.deadline
     }
     /// Seconds since the phase began.
     pub fn elapsed(&self) -> f64 {
@@ -124,6 +128,7 @@ pub struct Meter<'a> {
     mismatches: AtomicU64,
     errors: AtomicU64,
     crash_after: Option<u64>,
+    deadline: Duration,
     quiet: Mutex<Option<LedgerState>>,
     times: Mutex<Vec<f64>>,
     counters: Mutex<BTreeMap<String, u64>>,
@@ -152,6 +157,8 @@ pub struct Counts {
     pub errors: u64,
 }
 
+/// Part of a phase's seconds that is tested whatever the references took.
+const LEAST_TESTED: f64 = 0.6;
 /// Findings beyond this many are only counted.
 const TOLD: u64 = 20;
 
@@ -160,8 +167,15 @@ fn lock<T: ?Sized>(m: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<'a> Meter<'a> {
-    /// A meter for so many lanes. With `crash_after` the process aborts itself after that many operations.
-    pub fn new(out: &'a mut (dyn Write + Send), lanes: u32, stop: Cancel, crash_after: Option<u64>) -> Self {
+    /// A meter for so many lanes whose waits end after `deadline`. With `crash_after` the process aborts itself after
+    /// that many cycles.
+    pub fn new(
+        out: &'a mut (dyn Write + Send),
+        lanes: u32,
+        stop: Cancel,
+        deadline: Duration,
+        crash_after: Option<u64>,
+    ) -> Self {
         Meter {
             stop,
             lanes: (0..lanes.max(1)).map(|_| Lane::default()).collect(),
@@ -171,6 +185,7 @@ impl<'a> Meter<'a> {
             mismatches: AtomicU64::new(0),
             errors: AtomicU64::new(0),
             crash_after,
+            deadline,
             quiet: Mutex::default(),
             times: Mutex::default(),
             counters: Mutex::default(),
@@ -251,8 +266,12 @@ impl<'a> Meter<'a> {
         }
     }
 
-    /// A failed operation. A device that is lost or poisoned ends the phase: the caller gets `false`.
+    /// A failed operation. A device that is lost or poisoned ends the phase: the caller gets `false`. One that did not
+    /// finish within its deadline hangs, and the parent hears so.
     pub fn failed(&self, e: &Error) -> bool {
+        if e.code() == Code::LaunchTimeout {
+            self.send(&Line::Stalled { doing: e.to_string(), seconds: self.deadline.as_secs_f64() });
+        }
         if self.errors.fetch_add(1, Ordering::Relaxed) < TOLD {
             self.send(&Line::Finding { what: e.to_string() });
         }

@@ -176,7 +176,7 @@ fn make(
     let prepared = runner.prepare(op, case, None)?;
     let mut run = || -> Result<Vec<HostTensor>> {
         prepared.poison(q)?;
-        prepared.call(q, &inputs, ctx.deadline)
+        prepared.call(q, &inputs, ctx.deadline())
     };
     let first = run()?;
     let exact: Vec<Vec<Exact>> = inputs.iter().map(Exact::read_all).collect();
@@ -234,7 +234,7 @@ impl Golden {
         ctx: &Ctx<'_>,
     ) -> Result<Option<String>> {
         prepared.poison(q)?;
-        let got = prepared.call(q, &self.inputs, ctx.deadline)?;
+        let got = prepared.call(q, &self.inputs, ctx.deadline())?;
         if got == self.want {
             return Ok(None);
         }

@@ -55,7 +55,7 @@ pub(super) fn order<'g>(goldens: &'g [Golden], rng: &Philox, round: u64) -> Vec<
 pub(super) fn slice(ctx: &Ctx<'_>, runner: &Runner, golden: &Golden, lane: usize, long: Duration) -> Result<()> {
     ctx.meter.doing(lane, &golden.name);
     let mut lease = runner.lease()?;
-    let attempt = || -> Result<()> {
+    let mut attempt = || -> Result<()> {
         let prepared = runner.prepare(golden.op, &golden.case, None)?;
         let q = lease.queue()?;
         let start = Instant::now();
@@ -78,7 +78,6 @@ pub(super) fn slice(ctx: &Ctx<'_>, runner: &Runner, golden: &Golden, lane: usize
         }
         Ok(())
     };
-    let mut attempt = attempt;
     match attempt() {
         Ok(()) => Ok(()),
         Err(e) => {
