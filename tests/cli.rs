@@ -171,10 +171,11 @@ fn bad_environment_is_refused() {
     let out = gpuctl(&["devices"]).env("GPUCTL_CPU_ISA", "mmx").output().unwrap();
     assert_eq!(out.status.code(), Some(2));
     assert!(text(&out.stderr).contains("mmx"));
-    let out = gpuctl(&["bench", "--device", "cpu", "--op", "exp", "--sizes", "100", "--json", "-", "--budget", "100ms"])
-        .env("GPUCTL_CPU_ISA", "baseline")
-        .output()
-        .unwrap();
+    let out =
+        gpuctl(&["bench", "--device", "cpu", "--op", "exp", "--sizes", "100", "--json", "-", "--budget", "100ms"])
+            .env("GPUCTL_CPU_ISA", "baseline")
+            .output()
+            .unwrap();
     let doc: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
     assert!(doc["devices"][0]["api"].as_str().unwrap().contains("baseline"));
 }
