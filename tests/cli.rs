@@ -179,3 +179,13 @@ fn bad_environment_is_refused() {
     let doc: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
     assert!(doc["devices"][0]["api"].as_str().unwrap().contains("baseline"));
 }
+
+/// The driver thread is pinned for timing; the CPU device must still get every CPU that the process may use.
+#[test]
+fn bench_uses_every_cpu_by_default() {
+    let out = run(&["bench", "--device", "cpu", "--op", "add", "--sizes", "64", "--budget", "100ms", "--json", "-"]);
+    let value: serde_json::Value = serde_json::from_str(&text(&out.stdout)).unwrap();
+    let cpus = std::thread::available_parallelism().unwrap().get() as u64;
+    assert_eq!(value["devices"][0]["compute_units"].as_u64(), Some(cpus), "{}", value["devices"]);
+    assert_eq!(value["records"][0]["threads"].as_u64(), Some(cpus));
+}

@@ -260,7 +260,7 @@ pub struct CalibratePoint {
 }
 
 /// One scenario of `stress` on one device.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StressRecord {
     /// Scenario name.
     pub scenario: String,
@@ -268,27 +268,48 @@ pub struct StressRecord {
     pub device: String,
     /// Device uid.
     pub uid: String,
-    /// `pass | leak | degradation | corruption | crash | hang | inconclusive`.
+    /// `pass | leak | degradation | corruption | crash | hang | error | inconclusive`.
     pub verdict: String,
     /// Why.
     pub reason: String,
-    /// Seconds tested.
+    /// Seconds tested: the device worked and its results were checked.
     pub seconds: f64,
+    /// Seconds planned, the making of the references included.
+    #[serde(default)]
+    pub planned_seconds: f64,
     /// Cycles (ops, allocations or rounds) planned at least.
     pub planned: u64,
     /// Cycles done.
     pub done: u64,
+    /// Result bytes that the cycles made and that should be compared.
+    #[serde(default)]
+    pub bytes_planned: u64,
     /// Result bytes compared with verified references.
     pub bytes_checked: u64,
     /// Comparisons that failed.
     pub mismatches: u64,
-    /// Samples over time.
+    /// Operations that returned an error.
+    #[serde(default)]
+    pub errors: u64,
+    /// Workers that had to be replaced.
+    #[serde(default)]
+    pub restarts: u64,
+    /// Counts of the scenario's own: cases, distinct sizes, threads, ...
+    #[serde(default)]
+    pub counters: BTreeMap<String, u64>,
+    /// The first findings in words: which case, which element, which error.
+    #[serde(default)]
+    pub findings: Vec<String>,
+    /// What this phase left out, and why.
+    #[serde(default)]
+    pub not_tested: Vec<String>,
+    /// Samples over time, thinned to at most some hundred.
     pub series: Vec<StressSample>,
     /// The command that repeats the run.
     pub rerun: String,
 }
 
-/// State of a soak at one moment.
+/// State of a soak at one moment. The ledger is read at quiet points, where a scenario holds nothing on purpose.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StressSample {
     /// Seconds since the start.
@@ -303,8 +324,17 @@ pub struct StressSample {
     pub rss_bytes: Option<u64>,
     /// Open file descriptors of the worker.
     pub fds: Option<u64>,
+    /// Threads of the worker.
+    #[serde(default)]
+    pub threads: Option<u64>,
     /// Cycles since the sample before, per second.
     pub rate: f64,
+    /// Median seconds of a cycle since the sample before.
+    #[serde(default)]
+    pub p50_s: Option<f64>,
+    /// 99th percentile of the same.
+    #[serde(default)]
+    pub p99_s: Option<f64>,
 }
 
 /// Any result.

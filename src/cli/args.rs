@@ -24,16 +24,12 @@ pub(super) enum Command {
     Stress(Stress),
     /// Read profiles and explain their decisions
     Profile(Profile),
-    /// A worker of `stress`; reads its orders from stdin
+    /// A worker of `stress`
     #[command(hide = true)]
-    StressWorker,
-}
-
-impl Cli {
-    /// True for the commands whose timings matter: their driver thread is pinned.
-    pub(super) fn pins(&self) -> bool {
-        matches!(self.command, Command::Bench(_) | Command::Calibrate(_))
-    }
+    StressWorker {
+        /// Its orders as JSON
+        task: String,
+    },
 }
 
 /// Options of every subcommand that runs on devices.
@@ -152,6 +148,9 @@ pub(super) struct Verify {
     /// Kernel variant [default: the one that would run]
     #[arg(long, value_name = "V")]
     pub(super) variant: Option<String>,
+    /// Every variant that a device takes, the weak baseline too
+    #[arg(long)]
+    pub(super) all_variants: bool,
     /// How thoroughly: smoke (seconds) or full (minutes)
     #[arg(long, value_name = "smoke|full", default_value = "smoke")]
     pub(super) tier: String,

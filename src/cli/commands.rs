@@ -1,17 +1,21 @@
 //! One function per subcommand: configuration, job, output, exit code.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use crate::base::record::{Host, SCHEMA};
+use crate::base::record::{Host, SCHEMA, Status};
 use crate::base::sink::Cancel;
-use crate::base::{Backend, Code, DType, DeviceInfo, Document, Env, Error, Record, Result, os};
+use crate::base::{Backend, Code, DType, DeviceInfo, Document, Env, Error, Fill, Record, Result, os};
 use crate::device::cpu::Pin;
 use crate::device::probe::{CpuConfig, Rig, Select, inventory, open};
-use crate::jobs::{bench, devices};
+use crate::engine::Engine;
+use crate::jobs::{bench, calibrate, devices, profile, stress, verify};
 use crate::measure::Residency;
-use crate::op::{self, OpDesc};
+use crate::op::{self, OpDesc, Tier, case};
+use crate::profile::file;
 use crate::report;
 
 use super::args::{self, Cli, Command, Common};
@@ -24,7 +28,11 @@ pub(super) fn run(cli: &Cli, command: &[String], env: &Env) -> Result<u8> {
     match &cli.command {
         Command::Devices(a) => ctx.devices(a),
         Command::Bench(a) => ctx.bench(a),
-        _ => Err(Error::new(Code::BadArgument, "this subcommand is not wired up yet")),
+        Command::Calibrate(a) => ctx.calibrate(a),
+        Command::Verify(a) => ctx.verify(a),
+        Command::Stress(a) => ctx.stress(a),
+        Command::Profile(a) => ctx.profile(&a.what),
+        Command::StressWorker { task } => stress::worker(task, &mut std::io::stdout(), env).map(|()| 0),
     }
 }
 
@@ -75,6 +83,79 @@ fn dtypes(text: &str) -> Result<Vec<DType>> {
     list(text, |s| s.parse())
 }
 
+/// The published limits that results are judged by, one per line.
+fn limits_text() -> String {
+    let mut text = String::from("function  language  dtype  limit               source\n");
+    for r in op::limits::LIMITS {
+        let (lang, limit) = (format!("{:?}", r.lang), format!("{:?}", r.limit));
+        text.push_str(&format!("{:<8}  {lang:<8}  {:<5}  {limit:<18}  {}\n", r.function, r.dtype, r.source));
+    }
+    text
+}
+
+/// One line per device, op and dtype: cases by status, the largest error, the strict line.
+fn verify_table(records: &[Record]) -> String {
+    #[derive(Default)]
+    struct Line {
+        ok: u64,
+        failed: u64,
+        other: u64,
+        max_ulp: f64,
+        strict: Option<bool>,
+        variant: String,
+        why: String,
+    }
+    let mut order = Vec::new();
+    let mut lines: BTreeMap<(String, String, DType), Line> = BTreeMap::new();
+    for record in records {
+        let Record::Verify(v) = record else { continue };
+        let key = (v.subject.device.clone(), v.subject.op.clone(), v.subject.dtype);
+        if !order.contains(&key) {
+            order.push(key.clone());
+        }
+        let line = lines.entry(key).or_default();
+        match v.subject.status {
+            Status::Ok => line.ok += 1,
+            Status::Failed | Status::Suspect => line.failed += 1,
+            Status::Unsupported | Status::Skipped => {
+                line.other += 1;
+                line.why.clone_from(&v.subject.reason);
+            }
+        }
+        if !v.subject.variant.is_empty() && !line.variant.split(' ').any(|x| x == v.subject.variant) {
+            line.variant = format!("{} {}", line.variant, v.subject.variant).trim().to_string();
+        }
+        line.max_ulp = line.max_ulp.max(v.max_ulp);
+        if let Some(met) = v.strict_met {
+            line.strict = Some(line.strict.unwrap_or(true) && met);
+        }
+    }
+    order.sort_by_key(|k| k.0.clone());
+    let mut text =
+        String::from("device      op         dtype  kernel             ok  failed  other  max ulp  strict line\n");
+    for key in order {
+        let Some(line) = lines.get(&key) else { continue };
+        let strict = match line.strict {
+            Some(true) => "met",
+            Some(false) => "not met",
+            None => "-",
+        };
+        let why = if line.other > 0 { format!("  {}", line.why) } else { String::new() };
+        text.push_str(&format!(
+            "{:<10}  {:<9}  {:<5}  {:<15}  {:>4}  {:>6}  {:>5}  {:>7}  {strict:<7}{why}\n",
+            key.0,
+            key.1,
+            key.2,
+            line.variant,
+            line.ok,
+            line.failed,
+            line.other,
+            crate::base::units::three(line.max_ulp)
+        ));
+    }
+    text.trim_end().to_string()
+}
+
 impl Ctx<'_> {
     fn rig(&self, common: &Common, pin: Pin) -> Result<Rig> {
         let select = common.device.as_deref().map_or(Ok(Select::Default), Select::parse)?;
@@ -86,6 +167,13 @@ impl Ctx<'_> {
             return Err(Error::new(Code::BadArgument, "--threads must be from 1 to 4096"));
         }
         let rig = open(select, self.env, CpuConfig { threads: threads.unwrap_or(0), pin })?;
+        // The driver thread on the first allowed CPU, the CPU device's workers on the others: they never share a core.
+        // Only now: a pinned thread would pass its one CPU on to the workers and be counted as the whole machine.
+        if pin == Pin::Workers
+            && let Some(first) = os::allowed_cpus().first()
+        {
+            os::pin_current_thread(*first);
+        }
         let there: Vec<&DeviceInfo> = rig.devices.iter().map(|d| d.info()).collect();
         self.require(&there, matches!(select, Select::Named(_)))?;
         Ok(rig)
@@ -254,6 +342,207 @@ impl Ctx<'_> {
         let infos = rig.devices.iter().map(|d| d.info().clone()).collect();
         let doc = self.document(infos, rig.absent, records, !summary.cancelled, code);
         self.write_json(a.common.json.as_deref(), &doc)?;
+        Ok(code)
+    }
+
+    fn calibrate(&self, a: &args::Calibrate) -> Result<u8> {
+        let cfg = calibrate::CalibrateConfig {
+            ops: match &a.op {
+                Some(text) => ops(text)?,
+                None => op::all().collect(),
+            },
+            dtypes: dtypes(&a.dtype)?,
+            residencies: Residency::ALL.to_vec(),
+            cpu_variant: a.cpu_variant.clone(),
+            margin: a.margin,
+            budget: Duration::from_secs_f64(seconds("--budget", &a.budget)?),
+            range: None,
+            allow_software: a.allow_software,
+            seed: 1,
+        };
+        if !(cfg.margin.is_finite() && (1.0..=100.0).contains(&cfg.margin)) {
+            return Err(Error::new(Code::BadArgument, format!("--margin {}: expected 1 to 100", cfg.margin)));
+        }
+        let cancel = cancel_on_signals()?;
+        let select = match (&a.common.device, a.allow_software) {
+            (Some(text), _) => Select::parse(text)?,
+            (None, true) => Select::All,
+            (None, false) => Select::Default,
+        };
+        let rig = self.rig_of(&select, a.common.threads, Pin::Workers)?;
+        let mut sink = CliSink::new(a.common.quiet, false, Box::new(|_| None));
+        let done = calibrate::run(&cfg, &rig, &mut sink, &cancel)?;
+        let toml = done.profile.to_toml()?;
+        // What is written must be readable: a profile that its own reader refuses is never handed out.
+        crate::profile::Profile::from_toml(&toml)?;
+        let records = sink.finish()?;
+        match (a.output.as_deref(), a.common.json.as_deref()) {
+            (Some(path), _) => output::file(path, &toml)?,
+            (None, Some("-")) => {}
+            (None, _) => output::data(&toml)?,
+        }
+        if !a.common.quiet {
+            if !done.records.is_empty() {
+                output::talk(&report::text::thresholds(&done.records, Some(160)));
+            }
+            for note in &done.profile.notes {
+                output::talk(note);
+            }
+            if done.unmeasured > 0 {
+                output::talk(&format!("{} keys did not fit the budget: they stay on the CPU", done.unmeasured));
+            }
+        }
+        let code = u8::from(done.records.iter().any(|r| r.verdict == "unsafe"));
+        let infos = rig.devices.iter().map(|d| d.info().clone()).collect();
+        let doc = self.document(infos, rig.absent, records, done.complete, code);
+        self.write_json(a.common.json.as_deref(), &doc)?;
+        Ok(code)
+    }
+
+    fn verify(&self, a: &args::Verify) -> Result<u8> {
+        if a.limits {
+            output::data(&limits_text())?;
+            return Ok(0);
+        }
+        let cfg = verify::VerifyConfig {
+            ops: match &a.op {
+                Some(text) => ops(text)?,
+                None => op::all().collect(),
+            },
+            dtypes: a.dtype.as_deref().map(dtypes).transpose()?,
+            tier: match a.tier.as_str() {
+                "smoke" => Tier::Smoke,
+                "full" => Tier::Full,
+                other => {
+                    return Err(Error::new(Code::BadArgument, format!("--tier {other}: expected smoke or full")));
+                }
+            },
+            case: a.case.as_deref().map(case::parse).transpose()?,
+            variant: a.variant.clone(),
+            all_variants: a.all_variants,
+            mutant: None,
+        };
+        let cancel = cancel_on_signals()?;
+        let rig = self.rig(&a.common, Pin::Free)?;
+        let json_on_stdout = a.common.json.as_deref() == Some("-");
+        let verbose = a.verbose || cfg.case.is_some();
+        let mut sink = CliSink::new(
+            a.common.quiet,
+            !json_on_stdout,
+            Box::new(move |r| match r {
+                Record::Verify(v) if !json_on_stdout && (verbose || v.subject.status == Status::Failed) => {
+                    Some(verify::line(v))
+                }
+                Record::Verify(v) if v.subject.status == Status::Failed => Some(verify::line(v)),
+                _ => None,
+            }),
+        );
+        let summary = verify::run(&cfg, &rig, &mut sink, &cancel)?;
+        let code = if summary.cancelled { super::INTERRUPTED } else { summary.exit_code() };
+        let devices: Vec<String> = rig.devices.iter().map(|d| d.info().id.clone()).collect();
+        let mut last = format!(
+            "{} on {}: {} passed, {} failed, {} unsupported, {} skipped; {} elements compared",
+            if code == 0 {
+                "PASS"
+            } else if summary.failed > 0 {
+                "FAIL"
+            } else {
+                "INCONCLUSIVE"
+            },
+            devices.join(" "),
+            summary.passed,
+            summary.failed,
+            summary.unsupported,
+            summary.skipped,
+            summary.compared
+        );
+        if !summary.idle.is_empty() {
+            last.push_str(&format!("; nothing was compared on {}", summary.idle.join(" ")));
+        }
+        if !json_on_stdout {
+            sink.print(&verify_table(&sink.records));
+        }
+        sink.print(&last);
+        let records = sink.finish()?;
+        let infos = rig.devices.iter().map(|d| d.info().clone()).collect();
+        let doc = self.document(infos, rig.absent, records, !summary.cancelled, code);
+        self.write_json(a.common.json.as_deref(), &doc)?;
+        Ok(code)
+    }
+
+    fn stress(&self, a: &args::Stress) -> Result<u8> {
+        let seconds = match (a.hours, a.minutes, a.seconds) {
+            (Some(h), ..) => h * 3600.0,
+            (_, Some(m), _) => m * 60.0,
+            (_, _, Some(s)) => s,
+            _ => 60.0,
+        };
+        if !(seconds > 0.0 && seconds.is_finite()) {
+            return Err(Error::new(Code::BadArgument, format!("{seconds} seconds: the duration must be positive")));
+        }
+        let cfg = stress::StressConfig {
+            seconds,
+            scenarios: match &a.scenario {
+                Some(text) => list(text, |s| Ok(s.to_string()))?,
+                None => Vec::new(),
+            },
+            device: a.common.device.clone(),
+            threads: a.common.threads.and_then(|t| u32::try_from(t).ok()).unwrap_or(0),
+            journal: match (&a.journal, a.no_journal) {
+                (Some(path), _) => Some(path.into()),
+                (None, true) => None,
+                (None, false) => stress::default_journal(self.env),
+            },
+            inject: a.inject.clone(),
+            fail_early: a.fail_early,
+            heartbeat: None,
+            command: self.command.to_vec(),
+        };
+        let cancel = cancel_on_signals()?;
+        let json_on_stdout = a.common.json.as_deref() == Some("-");
+        let mut sink = CliSink::new(
+            a.common.quiet,
+            !json_on_stdout,
+            Box::new(move |r| match r {
+                Record::Stress(s) if !json_on_stdout => Some(report::text::stress_row(s)),
+                _ => None,
+            }),
+        );
+        let summary = stress::run(&cfg, &stress::Exe::current()?, &mut sink, &cancel)?;
+        let code = if summary.interrupted && summary.exit_code != 1 { super::INTERRUPTED } else { summary.exit_code };
+        sink.print(&summary.line());
+        let records = sink.finish()?;
+        let doc = self.document(summary.devices, summary.absent, records, !summary.interrupted, code);
+        self.write_json(a.common.json.as_deref(), &doc)?;
+        Ok(code)
+    }
+
+    fn profile(&self, what: &args::ProfileCommand) -> Result<u8> {
+        let (lines, code) = match what {
+            args::ProfileCommand::Why(a) => {
+                let op = op::find(&a.op)?;
+                let mut builder = Engine::builder().env(self.env.clone()).threads(a.threads.unwrap_or(0));
+                if let Some(spec) = &a.profile {
+                    builder = builder.profile(spec.clone());
+                }
+                if let Some(variant) = &a.cpu_variant {
+                    builder = builder.cpu_variant(variant.clone());
+                }
+                let attrs = case::parse_attrs(op, &a.attr)?;
+                let shape = parse_shape(&a.shape)?;
+                // The request is checked before any profile or device is looked at.
+                op.case(a.dtype.parse()?, &shape, attrs.clone(), Fill::Uniform)?;
+                let engine = builder.build()?;
+                let why = profile::why(&engine, &a.op, a.dtype.parse()?, &shape, attrs)?;
+                (profile::why_lines(&engine, &why), 0)
+            }
+            args::ProfileCommand::Show { profile: spec } => (profile::show(&file::load(spec)?), 0),
+            args::ProfileCommand::Lint { file } => {
+                let report = profile::lint(file)?;
+                (report.lines(), report.exit_code())
+            }
+        };
+        output::data(&(lines.join("\n") + "\n"))?;
         Ok(code)
     }
 

@@ -13,7 +13,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use crate::base::{Class, Code, Env, Error, os};
+use crate::base::{Class, Code, Env, Error};
 
 /// Exit code of an interrupted run (128 + SIGINT).
 const INTERRUPTED: u8 = 130;
@@ -30,16 +30,11 @@ pub fn main(argv: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     let command: Vec<String> = argv.iter().map(|a| a.to_string_lossy().into_owned()).collect();
-    // Jobs run on a thread of their own, pinned to the first allowed CPU, so that the CPU's workers (pinned to the
-    // others) never share a core with the thread that feeds them.
-    let worker = std::thread::Builder::new().name("gpuctl-driver".into()).stack_size(8 << 20).spawn(move || {
-        if parsed.pins()
-            && let Some(first) = os::allowed_cpus().first()
-        {
-            os::pin_current_thread(*first);
-        }
-        Env::read().and_then(|env| commands::run(&parsed, &command, &env))
-    });
+    // Jobs run on a thread of their own, which the timing ones pin (commands::rig_of).
+    let worker = std::thread::Builder::new()
+        .name("gpuctl-driver".into())
+        .stack_size(8 << 20)
+        .spawn(move || Env::read().and_then(|env| commands::run(&parsed, &command, &env)));
     let result = match worker.map(std::thread::JoinHandle::join) {
         Ok(Ok(result)) => result,
         Ok(Err(_)) => Err(Error::new(Code::Internal, "a panic ended the run (its message is above)")),

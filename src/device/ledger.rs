@@ -27,7 +27,7 @@ pub struct Ledger {
 }
 
 /// A ledger at one moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct LedgerState {
     /// Live device buffers.
     pub buffers: u64,

@@ -18,8 +18,8 @@ pub mod sim;
 pub mod wgpu;
 
 use std::any::Any;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::base::{Clock, Code, Cost, DType, DeviceInfo, Error, Result};
@@ -205,8 +205,14 @@ pub struct Buffer(Arc<Held>);
 #[derive(Clone)]
 pub struct Program {
     held: Arc<Held>,
-    binary: Option<Arc<Vec<u8>>>,
+    binary: Arc<Binary>,
     stats: Arc<BuildStats>,
+}
+
+/// A program's compiled form, fetched when first asked for: on some drivers that takes longer than the build.
+struct Binary {
+    bytes: OnceLock<Option<Vec<u8>>>,
+    fetch: Box<dyn Fn() -> Option<Vec<u8>> + Send + Sync>,
 }
 
 /// What is known about a build.
@@ -278,9 +284,13 @@ impl Program {
     ) -> Self {
         Program {
             held: Arc::new(Held { raw: Box::new(raw), bytes: 0, serial, _ticket: ticket }),
-            binary: binary.map(Arc::new),
+            binary: Arc::new(Binary { bytes: OnceLock::from(binary), fetch: Box::new(|| None) }),
             stats: Arc::new(stats),
         }
+    }
+    /// The same program with a binary that is fetched when first asked for.
+    pub fn with_binary(self, fetch: impl Fn() -> Option<Vec<u8>> + Send + Sync + 'static) -> Self {
+        Program { binary: Arc::new(Binary { bytes: OnceLock::new(), fetch: Box::new(fetch) }), ..self }
     }
     /// The backend's own program; `BufferForeign` if another device made it.
     pub fn raw<T: 'static>(&self, serial: u64) -> Result<&T> {
@@ -288,7 +298,7 @@ impl Program {
     }
     /// The compiled form, if the API gives one.
     pub fn binary(&self) -> Option<&[u8]> {
-        self.binary.as_deref().map(Vec::as_slice)
+        self.binary.bytes.get_or_init(|| (self.binary.fetch)()).as_deref()
     }
     /// What is known about the build.
     pub fn stats(&self) -> &BuildStats {

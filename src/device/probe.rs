@@ -213,6 +213,7 @@ pub fn open(select: &Select, env: &Env, cpu: CpuConfig) -> Result<Rig> {
             }
         }
         Select::Named(names) => {
+            one_clock(names)?;
             let mut simulated = None;
             for name in names {
                 if let Some(preset) = name.strip_prefix("sim:") {
@@ -240,6 +241,18 @@ pub fn open(select: &Select, env: &Env, cpu: CpuConfig) -> Result<Rig> {
     Ok(rig)
 }
 
+/// Simulated time and real time cannot be compared, nor the times of two simulations.
+fn one_clock(names: &[String]) -> Result<()> {
+    let Some(sim) = names.iter().find(|n| n.starts_with("sim:")) else { return Ok(()) };
+    match names.iter().find(|n| *n != sim && *n != "cpu") {
+        None => Ok(()),
+        Some(other) => Err(Error::new(
+            Code::BadArgument,
+            format!("{sim} passes its own virtual time and cannot be compared with {other}; run them apart"),
+        )),
+    }
+}
+
 fn missing(name: &str, seen: &Inventory, absent: &[Absence]) -> Error {
     let backend = name.split(':').next().unwrap_or(name);
     let known: Vec<_> = seen.found.iter().map(|f| f.info.id.as_str()).collect();
@@ -250,4 +263,38 @@ fn missing(name: &str, seen: &Inventory, absent: &[Absence]) -> Error {
         text.push_str(&format!("; {}", why.join("; ")));
     }
     Error::new(Code::DeviceMissing, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn simulated_and_real_time_are_never_mixed() {
+        let names = |s: &str| match Select::parse(s).unwrap() {
+            Select::Named(n) => n,
+            other => panic!("{other:?}"),
+        };
+        assert!(one_clock(&names("cpu,sim:h200")).is_ok());
+        assert!(one_clock(&names("cpu,opencl:0")).is_ok());
+        assert!(one_clock(&names("sim:h200,opencl:0")).unwrap_err().to_string().contains("opencl:0"));
+        assert!(one_clock(&names("sim:h200,sim:laptop")).is_err());
+    }
+
+    #[test]
+    fn naming_the_cpu_asks_no_driver() {
+        assert_eq!(Select::parse("cpu").unwrap().backends(), [Backend::Cpu]);
+        assert_eq!(Select::parse("cpu, cuda:1").unwrap().backends(), [Backend::Cpu, Backend::Cuda]);
+        assert_eq!(Select::parse("GPU-1234").unwrap().backends(), Backend::ALL);
+        assert!(Select::parse(" , ").is_err());
+    }
+
+    #[test]
+    fn a_missing_device_is_named_with_the_reason_of_its_backend() {
+        let env = Env { disable_gpu: true, ..Env::default() };
+        let cpu = CpuConfig { threads: 1, pin: Pin::Free };
+        let e = open(&Select::Named(vec!["cuda:7".into()]), &env, cpu).unwrap_err();
+        assert_eq!(e.code(), Code::DeviceMissing);
+        assert!(e.to_string().contains("GPUCTL_DISABLE_GPU"), "{e}");
+    }
 }

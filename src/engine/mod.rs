@@ -1,5 +1,365 @@
-//! Runs ops: on one device ([`Runner`]), or wherever a profile says.
+//! Runs ops: on one device ([`Runner`]), or wherever a profile says ([`Engine`]).
+//!
+//! ```
+//! use gpuctl::base::{Attrs, HostTensor};
+//! use gpuctl::engine::Engine;
+//!
+//! # fn main() -> gpuctl::base::Result<()> {
+//! // The profile: from the builder, else GPUCTL_PROFILE, else the user's profile.toml, else always-cpu.
+//! let engine = Engine::builder().profile("preset:default").build()?;
+//! let x = HostTensor::from_slice(&[-1.0f32, 0.0, 2.5], &[3])?;
+//! let out = engine.run("relu", &[&x], &Attrs::new())?;
+//! assert_eq!(out.outputs[0].to_vec::<f32>()?, [0.0, 0.0, 2.5]);
+//! assert_eq!(out.ran_on, "cpu"); // no preset has a threshold for relu, and unmeasured means CPU
+//! assert!(out.decision.to_string().contains("no entry"));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Not here: what the numbers should be (`jobs::verify`), where thresholds come from (`jobs::calibrate`).
 
+mod call;
+pub mod place;
 pub mod run;
 
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use crate::base::{Attrs, Case, Class, Code, DType, Env, Error, HostTensor, Result};
+use crate::device::cpu::{CpuDevice, Pin};
+use crate::device::probe::{self, CpuConfig, Select};
+use crate::device::{DEADLINE, Device};
+use crate::kernel::Isa;
+use crate::op::{self, OpDesc};
+use crate::profile::file::{self, Loaded};
+use crate::profile::{Profile, Source};
+
+pub use place::{Explanation, Placement, Why};
 pub use run::{Leased, Prepared, Runner};
+
+use call::Bound;
+use place::{Decided, Places};
+
+/// Where the profile comes from.
+#[derive(Clone, Debug, Default)]
+enum From {
+    /// Environment, user's file, always-cpu.
+    #[default]
+    Search,
+    /// A preset or a file.
+    Spec(String),
+    /// A value.
+    Given(Box<Profile>),
+}
+
+/// Settings of an [`Engine`].
+#[derive(Clone, Default)]
+pub struct EngineBuilder {
+    profile: From,
+    select: Option<Select>,
+    threads: usize,
+    env: Option<Env>,
+    placement: Placement,
+    cpu_variant: Option<String>,
+    devices: Vec<Arc<dyn Device>>,
+    strict: bool,
+}
+
+impl std::fmt::Debug for EngineBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "EngineBuilder({:?}, {:?}, {} threads)", self.profile, self.placement, self.threads)
+    }
+}
+
+impl EngineBuilder {
+    /// A profile by `preset:NAME`, a preset's bare name, or a file.
+    pub fn profile(mut self, spec: impl Into<String>) -> Self {
+        self.profile = From::Spec(spec.into());
+        self
+    }
+    /// A profile as a value.
+    pub fn profile_value(mut self, profile: Profile) -> Self {
+        self.profile = From::Given(Box::new(profile));
+        self
+    }
+    /// Restricts the GPUs that may be used. The default: those that the profile measured, and real GPUs for presets.
+    pub fn devices(mut self, select: Select) -> Self {
+        self.select = Some(select);
+        self
+    }
+    /// Adds an opened device, found before all others.
+    pub fn device(mut self, device: Arc<dyn Device>) -> Self {
+        self.devices.push(device);
+        self
+    }
+    /// Threads of the CPU; 0 (the default): all that the process may use.
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = threads;
+        self
+    }
+    /// Environment to use instead of the process's.
+    pub fn env(mut self, env: Env) -> Self {
+        self.env = Some(env);
+        self
+    }
+    /// Who decides where calls run.
+    pub fn placement(mut self, placement: Placement) -> Self {
+        self.placement = placement;
+        self
+    }
+    /// The CPU's kernel variant, e.g. `naive`; profiles made against another one then say nothing.
+    pub fn cpu_variant(mut self, variant: impl Into<String>) -> Self {
+        self.cpu_variant = Some(variant.into());
+        self
+    }
+    /// Errors of a GPU are returned instead of running the call on the CPU.
+    pub fn no_fallback(mut self) -> Self {
+        self.strict = true;
+        self
+    }
+
+    /// Loads the profile and starts the CPU's threads. Opens no driver unless the placement forces one.
+    ///
+    /// Errors: those of loading the profile, `BadArgument` for a wrong variable, `DeviceMissing` or `DeviceDisabled` for a
+    /// forced or simulated device that is not there.
+    pub fn build(self) -> Result<Engine> {
+        let env = self.env.map_or_else(Env::read, Ok)?;
+        let loaded = search(self.profile, &env)?;
+        for warning in &loaded.warnings {
+            log::warn!("profile {}: {warning}", loaded.source);
+        }
+        let isa = env.cpu_isa.as_deref().map_or_else(|| Ok(Isa::detect()), Isa::capped)?;
+        let mut devices = self.devices;
+        let select = self.select.unwrap_or(Select::Default);
+        let mut cpu: Arc<dyn Device> = Arc::new(CpuDevice::new(self.threads, isa, Pin::Free)?);
+        if let Some(names) = simulated(&select, &self.placement) {
+            // A simulated device brings the CPU that it may be compared with.
+            let config = CpuConfig { threads: self.threads, pin: Pin::Free };
+            let rig = probe::open(&Select::Named(names), &env, config)?;
+            devices.extend(rig.devices);
+            cpu = rig.cpu;
+        }
+        let places = Places {
+            profile: loaded.profile,
+            placement: self.placement,
+            select,
+            env,
+            cpu: Runner::new(cpu),
+            cpu_variant: self.cpu_variant,
+            isa: isa.name(),
+            given: Mutex::new(devices),
+            pool: OnceLock::new(),
+        };
+        places.check_forced()?;
+        Ok(Engine {
+            places,
+            source: loaded.source,
+            strict: self.strict,
+            told: Mutex::default(),
+            counts: Counts::default(),
+        })
+    }
+}
+
+/// Names of simulated devices in a selection or placement.
+fn simulated(select: &Select, placement: &Placement) -> Option<Vec<String>> {
+    let mut names: Vec<String> = Vec::new();
+    if let Select::Named(n) = select {
+        names.extend(n.iter().filter(|n| n.starts_with("sim:")).cloned());
+    }
+    if let Placement::ForceGpu(n) = placement
+        && n.starts_with("sim:")
+        && !names.contains(n)
+    {
+        names.push(n.clone());
+    }
+    (!names.is_empty()).then_some(names)
+}
+
+/// The profile by the order of search: argument, `GPUCTL_PROFILE`, `profile.toml` in the user's configuration, always-cpu.
+fn search(from: From, env: &Env) -> Result<Loaded> {
+    match from {
+        From::Spec(spec) => file::load(&spec),
+        From::Given(profile) => {
+            file::validate(&profile)?;
+            Ok(Loaded { profile: *profile, source: Source::Embedded, warnings: Vec::new() })
+        }
+        From::Search => {
+            if let Some(spec) = &env.profile {
+                return file::load(spec);
+            }
+            let own = env.config_dir.as_ref().map(|dir| dir.join("profile.toml")).filter(|p| p.exists());
+            file::load_source(own.map_or(Source::Embedded, Source::File))
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    cpu: AtomicU64,
+    gpu: AtomicU64,
+    fallbacks: AtomicU64,
+}
+
+/// Calls of an engine so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Calls that the CPU computed, fallbacks included.
+    pub cpu: u64,
+    /// Calls that a GPU computed.
+    pub gpu: u64,
+    /// Calls that failed on a GPU and then ran on the CPU.
+    pub fallbacks: u64,
+}
+
+/// What a call gave.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Written operands, in order.
+    pub outputs: Vec<HostTensor>,
+    /// Id of the device that computed them.
+    pub ran_on: String,
+    /// Kernel variant.
+    pub variant: &'static str,
+    /// Where the call was sent, and why.
+    pub decision: Explanation,
+    /// Why it ran on the CPU although a GPU was chosen.
+    pub fallback: Option<String>,
+}
+
+/// Runs ops where a profile says. Shared between threads.
+pub struct Engine {
+    places: Places,
+    source: Source,
+    strict: bool,
+    /// Keys whose decision or fallback was logged.
+    told: Mutex<HashSet<(&'static str, DType, Option<&'static str>, String, bool)>>,
+    counts: Counts,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Engine(profile {}, {:?})", self.source, self.places.placement)
+    }
+}
+
+impl Engine {
+    /// An engine by the usual search: `GPUCTL_PROFILE`, the user's `profile.toml`, always-cpu.
+    pub fn auto() -> Result<Engine> {
+        EngineBuilder::default().build()
+    }
+
+    /// Settings to start from.
+    pub fn builder() -> EngineBuilder {
+        EngineBuilder::default()
+    }
+
+    /// The profile.
+    pub fn profile(&self) -> &Profile {
+        &self.places.profile
+    }
+
+    /// Where the profile came from.
+    pub fn source(&self) -> &Source {
+        &self.source
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> Stats {
+        let at = |c: &AtomicU64| c.load(Ordering::Relaxed);
+        Stats { cpu: at(&self.counts.cpu), gpu: at(&self.counts.gpu), fallbacks: at(&self.counts.fallbacks) }
+    }
+
+    /// Where a case would run, and why. [`Engine::run`] decides by the same function.
+    pub fn why(&self, case: &Case) -> Result<Explanation> {
+        let op = op::find(case.op)?;
+        let decided = self.places.decide(op, case);
+        Ok(self.places.explain(op, case, &decided))
+    }
+
+    /// Runs one op on operands in host memory, where the profile says.
+    ///
+    /// `inputs` are the read operands in the op's order; a trailing one that is also written (gemm's C) may be left out
+    /// where it is not read. A call that fails on a GPU runs on the CPU with fresh copies of the operands, unless the
+    /// builder said `no_fallback`; errors of the call itself (shapes, dtypes, attributes) are returned at once.
+    pub fn run(&self, op: &str, inputs: &[&HostTensor], attrs: &Attrs) -> Result<Outcome> {
+        let op = op::find(op)?;
+        let bound = call::bind(op, inputs, attrs)?;
+        let decided = self.places.decide(op, &bound.case);
+        let decision = self.places.explain(op, &bound.case, &decided);
+        self.tell(op, &bound.case, &decided, &decision.device, false, || format!("{decision}"));
+        let mut fallback = None;
+        if let Some(gpu) = decided.gpu {
+            let tried = gpu.runner().and_then(|r| compute(r, op, &bound, None));
+            match tried {
+                Ok((outputs, variant)) => {
+                    self.counts.gpu.fetch_add(1, Ordering::Relaxed);
+                    return Ok(Outcome { outputs, ran_on: gpu.info.id.clone(), variant, decision, fallback: None });
+                }
+                Err(e) => {
+                    // After these the device's state is unknown, so later calls would fail or, worse, not fail.
+                    if matches!(e.class(), Class::Lost | Class::Sticky) {
+                        gpu.quarantine(e.to_string());
+                    }
+                    if self.strict || e.class() == Class::Usage {
+                        return Err(e);
+                    }
+                    let text = e.to_string();
+                    self.counts.fallbacks.fetch_add(1, Ordering::Relaxed);
+                    self.tell(op, &bound.case, &decided, &decision.device, true, || {
+                        format!("{} runs on the CPU instead: {text}", decision.case)
+                    });
+                    fallback = Some(text);
+                }
+            }
+        }
+        let (outputs, variant) = compute(&self.places.cpu, op, &bound, self.places.cpu_variant.as_deref())?;
+        self.counts.cpu.fetch_add(1, Ordering::Relaxed);
+        let ran_on = self.places.cpu.device().info().id.clone();
+        Ok(Outcome { outputs, ran_on, variant, decision, fallback })
+    }
+
+    /// Logs a decision or fallback once per op, dtype, family and device.
+    fn tell(
+        &self,
+        op: &'static OpDesc,
+        case: &Case,
+        decided: &Decided<'_>,
+        device: &str,
+        fallback: bool,
+        text: impl Fn() -> String,
+    ) {
+        let key = (op.name, case.dtype, decided.family, device.to_string(), fallback);
+        if !self.told.lock().unwrap_or_else(PoisonError::into_inner).insert(key) {
+            return;
+        }
+        let level = if fallback { log::Level::Warn } else { log::Level::Info };
+        log::log!(level, "{}", text());
+    }
+}
+
+/// One whole call on one device.
+fn compute(
+    runner: &Runner,
+    op: &'static OpDesc,
+    bound: &Bound<'_>,
+    variant: Option<&str>,
+) -> Result<(Vec<HostTensor>, &'static str)> {
+    let prepared = runner.prepare(op, &bound.case, variant)?;
+    let inputs: Vec<&HostTensor> = bound.inputs.iter().map(|t| t.as_ref()).collect();
+    let mut lease = runner.lease()?;
+    let called = prepared.call(lease.queue()?, &inputs, DEADLINE);
+    if called.is_err() {
+        // What the queue still holds is unknown.
+        lease.discard();
+    }
+    let mut outputs = called?;
+    if outputs.len() != bound.results.len() {
+        return Err(Error::new(Code::Internal, format!("{} results, expected {}", outputs.len(), bound.results.len())));
+    }
+    for (output, shape) in outputs.iter_mut().zip(&bound.results) {
+        output.shape.clone_from(shape);
+    }
+    Ok((outputs, prepared.variant))
+}

@@ -2,6 +2,7 @@
 //!
 //! Not here: which device (`place`), what the numbers should be (`jobs::verify`).
 
+use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -292,8 +293,8 @@ impl Prepared {
     }
 
     /// Copies the inputs (roles In and InOut, in order) to the device.
-    pub fn upload(&self, q: &mut dyn Queue, inputs: &[HostTensor]) -> Result<()> {
-        let mut given = inputs.iter();
+    pub fn upload<T: Borrow<HostTensor>>(&self, q: &mut dyn Queue, inputs: &[T]) -> Result<()> {
+        let mut given = inputs.iter().map(Borrow::borrow);
         for o in self.operands.iter().filter(|o| o.role != Role::Out) {
             let Some(t) = given.next() else {
                 return Err(self.named(Error::new(Code::ShapeMismatch, "too few inputs")));
@@ -375,7 +376,12 @@ impl Prepared {
     }
 
     /// Uploads, launches, waits and downloads: one whole call with operands in host memory.
-    pub fn call(&self, q: &mut dyn Queue, inputs: &[HostTensor], deadline: Duration) -> Result<Vec<HostTensor>> {
+    pub fn call<T: Borrow<HostTensor>>(
+        &self,
+        q: &mut dyn Queue,
+        inputs: &[T],
+        deadline: Duration,
+    ) -> Result<Vec<HostTensor>> {
         self.upload(q, inputs)?;
         self.launch(q)?;
         q.finish(deadline).map_err(|e| self.named(e))?;

@@ -349,7 +349,8 @@ impl<'a> Bench<'a> {
         let start = clock.now();
         subject.run(1)?;
         let first = clock.now() - start;
-        if first > self.cfg.budget_s / 4.0 {
+        // The first call may hold a driver's late compilation; only one that fills the budget by itself is final.
+        if first > self.cfg.budget_s {
             return Ok(first);
         }
         let start = clock.now();

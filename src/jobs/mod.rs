@@ -2,4 +2,8 @@
 //! it prints nothing and reads no environment.
 
 pub mod bench;
+pub mod calibrate;
 pub mod devices;
+pub mod profile;
+pub mod stress;
+pub mod verify;

@@ -11,6 +11,7 @@ use super::{CaseSpec, Family, Grad, OpDesc, Operand, Range, Reference, Tier, Tol
 
 const C_TEXT: &str = include_str!("../../kernels/elementwise.c");
 const WGSL_TEXT: &str = include_str!("../../kernels/elementwise.wgsl");
+const WGSL_BINARY: &str = include_str!("../../kernels/broadcast.wgsl");
 const FLOATS: &[DType] = &[DType::F32, DType::F64, DType::F16, DType::BF16];
 const WGSL_NO_F64: &str = "SPIR-V's extended instructions have no f64 form of the function";
 const NO_RULE: &str = "the rule needs mul, which the table does not have yet";
@@ -193,7 +194,7 @@ const fn binary_kernels<B: Binary>(c: &'static str, wgsl: &'static str) -> [Kern
     };
     [
         Kernel { variant: "flat", body: Body::C(C_TEXT), expr: c, plan: plan_c::binary, ..base },
-        Kernel { variant: "flat", body: Body::Wgsl(WGSL_TEXT), expr: wgsl, plan: plan_wgsl::binary, ..base },
+        Kernel { variant: "flat", body: Body::Wgsl(WGSL_BINARY), expr: wgsl, plan: plan_wgsl::binary, ..base },
         base,
         Kernel { variant: "naive", body: Body::Native(binary_naive::<B>), only_when_named: true, ..base },
     ]

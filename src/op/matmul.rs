@@ -139,7 +139,7 @@ static GEMM: OpDesc = OpDesc {
         Kernel {
             variant: "tiled",
             body: Body::Wgsl(WGSL_TEXT),
-            needs: tiles(64, 64, 8, 256),
+            needs: Needs { local_elements: 2 * 16 * 64, group: 256, ..Needs::NONE },
             plan: plan_wgsl::gemm,
             ..BASE
         },

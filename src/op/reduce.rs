@@ -135,10 +135,13 @@ fn cases(tier: Tier) -> Vec<CaseSpec> {
         ([1, 1, 1], Fill::Uniform),
         ([1, 257, 1], Fill::Uniform),
         ([1, 100_003, 1], Fill::Uniform),
+        // The bound of a long sum exceeds single elements; integers make it exact, so that a lost one shows.
         ([1, 4096, 1], Fill::Integer),
+        ([1, 100_003, 1], Fill::Integer),
         ([1, 1000, 1], Fill::Special),
         ([33, 65, 1], Fill::Uniform),
         ([3, 129, 5], Fill::Uniform),
+        ([2, 1031, 3], Fill::Integer),
         ([1, 65, 257], Fill::Positive),
     ];
     if tier == Tier::Full {

@@ -2,7 +2,7 @@
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 
-use crate::base::record::{BenchRecord, CalibrateRecord};
+use crate::base::record::{BenchRecord, CalibrateRecord, StressRecord};
 use crate::base::{Absence, DeviceInfo, units};
 
 use super::rows::{BENCH_COLUMNS, bench_cells};
@@ -127,4 +127,26 @@ pub fn thresholds(records: &[CalibrateRecord], width: Option<u16>) -> String {
         ]);
     }
     t.to_string()
+}
+
+/// One finished scenario.
+pub fn stress_row(r: &StressRecord) -> String {
+    let mut line = format!(
+        "{:<12} {:<12} {:<10} {:>8}  {} of {} cycles, {} of results checked, {} mismatches",
+        r.verdict,
+        r.scenario,
+        r.device,
+        units::seconds(r.seconds),
+        r.done,
+        r.planned,
+        units::bytes(r.bytes_checked),
+        r.mismatches
+    );
+    if !r.reason.is_empty() {
+        line.push_str(&format!("; {}", r.reason));
+    }
+    if r.verdict != "pass" {
+        line.push_str(&format!("  rerun: {}", r.rerun));
+    }
+    line
 }

@@ -6,7 +6,8 @@ use proc_macro2::{TokenStream, TokenTree};
 
 use crate::tree::{self, Fault, File};
 
-/// Names that one prelude defines and the other does not. Names that begin with `_` belong to one side alone.
+/// Names that one prelude defines and the other does not. Names that begin with `_` or `prelude_` are one side's own
+/// helpers; [`conditionals`] keeps bodies from using them.
 pub fn prelude_difference(cl: &str, cu: &str) -> Vec<Fault> {
     let (in_cl, in_cu) = (defined(cl), defined(cu));
     let missing = |from: &BTreeSet<String>, other: &BTreeSet<String>, path: &str| {
@@ -27,25 +28,31 @@ fn defined(text: &str) -> BTreeSet<String> {
             rest.trim_start().strip_prefix("define").map(|r| word(r.trim_start()))
         } else if line.starts_with("typedef") {
             line.split([';', '{']).next().and_then(|l| l.split_whitespace().last()).map(word)
-        } else if line.starts_with(|c: char| c.is_alphabetic()) && line.contains('(') && !line.trim_end().ends_with(';')
+        } else if line.starts_with(|c: char| c.is_alphabetic() || c == '_')
+            && line.contains('(')
+            && !line.trim_end().ends_with(';')
         {
             // `static inline T name(` at the left margin.
             line.split('(').next().and_then(|l| l.split_whitespace().last()).map(|l| word(l.trim_start_matches('*')))
         } else {
             None
         };
-        names.extend(name.filter(|n| !n.is_empty() && !n.starts_with('_')));
+        names.extend(name.filter(|n| !n.is_empty() && !n.starts_with('_') && !n.starts_with("prelude_")));
     }
     names
 }
 
-/// Conditional compilation in a body of the common dialect.
+/// Conditional compilation in a body of the common dialect, and helpers that only one prelude has.
 pub fn conditionals(file: &File) -> Vec<Fault> {
     if !(file.path.starts_with("kernels/") && file.path.ends_with(".c")) {
         return Vec::new();
     }
-    let is = |line: &str| line.trim_start().strip_prefix('#').is_some_and(|r| r.trim_start().starts_with("if"));
-    let what = "a conditional: differences between the languages belong into the preludes".to_string();
+    let is = |line: &str| {
+        line.trim_start().strip_prefix('#').is_some_and(|r| r.trim_start().starts_with("if"))
+            || line.contains("prelude_")
+            || line.contains("__")
+    };
+    let what = "a conditional or a name of one language: differences belong into the preludes".to_string();
     let lines = file.text.lines().enumerate().filter(|(_, l)| is(l));
     lines.map(|(i, _)| Fault { path: file.path.clone(), line: i + 1, what: what.clone() }).collect()
 }

@@ -137,6 +137,9 @@ fn planted_unsafe_is_found() {
     assert_eq!(planted(text::unsafe_code, "src/device/cuda/driver.rs", argued).len(), 0);
     assert_eq!(planted(text::unsafe_code, "src/device/cudax.rs", argued).len(), 1);
     assert_eq!(planted(text::unsafe_code, "src/base/os.rs", "unsafe impl Send for X {}").len(), 1);
+    let in_tests = "#[cfg(test)]\nmod tests {\n    unsafe fn f() {}\n}";
+    assert_eq!(planted(text::unsafe_code, "src/base/os.rs", in_tests).len(), 0);
+    assert_eq!(planted(text::unsafe_code, "src/base/os.rs", "unsafe fn f() {}").len(), 1);
     let in_macro = "macro_rules! m { () => { unsafe { g() } } }";
     assert_eq!(planted(text::unsafe_code, "src/jobs/bench.rs", in_macro).len(), 1);
 }
@@ -242,6 +245,10 @@ fn planted_prelude_difference_is_found() {
     );
     // What the compiler of one side needs for itself begins with an underscore.
     assert!(kernels::prelude_difference(cl, &format!("{cu}#define _ONLY_CUDA 1\n")).is_empty());
+    let helper = "__device__ __forceinline__ u64 prelude_axis(uint3 v, int d) { return v.x; }\n";
+    assert!(kernels::prelude_difference(cl, &format!("{cu}{helper}")).is_empty());
+    let named = "__device__ __forceinline__ u64 axis(uint3 v, int d) { return v.x; }\n";
+    assert_eq!(kernels::prelude_difference(cl, &format!("{cu}{named}")).len(), 1);
 }
 
 #[test]
@@ -253,6 +260,8 @@ fn bodies_in_the_common_dialect_have_no_conditionals() {
 fn planted_conditionals_are_found() {
     assert_eq!(planted_text(kernels::conditionals, "kernels/a.c", "#ifdef __CUDACC__\n#endif\n").len(), 1);
     assert_eq!(planted_text(kernels::conditionals, "kernels/a.c", "  # if X\n").len(), 1);
+    assert_eq!(planted_text(kernels::conditionals, "kernels/a.c", "x = prelude_axis(a, 0);\n").len(), 1);
+    assert_eq!(planted_text(kernels::conditionals, "kernels/a.c", "__syncthreads();\n").len(), 1);
     assert_eq!(planted_text(kernels::conditionals, "kernels/a.c", "#define A 1\n").len(), 0);
     assert_eq!(planted_text(kernels::conditionals, "kernels/prelude.cl", "#ifdef X\n").len(), 0);
 }

@@ -26,6 +26,8 @@ pub struct Unsafe {
     pub line: usize,
     /// True for what needs an argument in a comment: blocks, impls and functions (not function types).
     pub argued: bool,
+    /// A function, not a block or an impl.
+    pub function: bool,
 }
 
 /// A parsed file.
@@ -39,13 +41,16 @@ pub struct Source {
     pub names: Vec<Name>,
     /// All `unsafe`.
     pub unsafes: Vec<Unsafe>,
+    /// First and last lines of test modules.
+    tests: Vec<(usize, usize)>,
 }
 
 impl Source {
     /// Parses `text` as the file at `path`.
     pub fn parse(path: &str, text: &str) -> Source {
         let file = syn::parse_file(text).unwrap_or_else(|e| panic!("{path}: {e}"));
-        let mut visitor = Visitor { module: module_of(path), test: is_test(&file.attrs), names: Vec::new() };
+        let mut visitor =
+            Visitor { module: module_of(path), test: is_test(&file.attrs), names: Vec::new(), tests: Vec::new() };
         visitor.visit_file(&file);
         let mut unsafes = Vec::new();
         // The whole text as tokens, so that an `unsafe` inside a macro is seen too.
@@ -56,7 +61,13 @@ impl Source {
             lines: text.lines().map(str::to_string).collect(),
             names: visitor.names,
             unsafes,
+            tests: visitor.tests,
         }
+    }
+
+    /// True for a line inside a test module.
+    pub fn in_tests(&self, line: usize) -> bool {
+        self.tests.iter().any(|(first, last)| (*first..=*last).contains(&line))
     }
 
     /// The layer: the first folder or file below `src/`; empty for the crate's roots.
@@ -89,6 +100,7 @@ struct Visitor {
     module: Vec<String>,
     test: bool,
     names: Vec<Name>,
+    tests: Vec<(usize, usize)>,
 }
 
 impl Visitor {
@@ -167,6 +179,9 @@ impl<'ast> Visit<'ast> for Visitor {
     fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
         let before = self.test;
         self.test |= is_test(&item.attrs);
+        if self.test {
+            self.tests.push((item.span().start().line, item.span().end().line));
+        }
         self.module.push(item.ident.to_string());
         visit::visit_item_mod(self, item);
         self.module.pop();
@@ -214,7 +229,9 @@ fn collect_unsafe(tokens: TokenStream, out: &mut Vec<Unsafe>) {
                     Some(TokenTree::Ident(n)) if n == "extern" => named && !is_function_type(&trees[i + 1..]),
                     _ => false,
                 };
-                out.push(Unsafe { line: id.span().start().line, argued });
+                let block = matches!(trees.get(i + 1), Some(TokenTree::Group(_)));
+                let function = !block && !matches!(trees.get(i + 1), Some(TokenTree::Ident(n)) if n == "impl");
+                out.push(Unsafe { line: id.span().start().line, argued, function });
             }
             _ => {}
         }

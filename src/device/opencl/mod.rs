@@ -82,7 +82,7 @@ struct ClProgram {
     /// so the lock covers no execution.
     kernel: Mutex<Handle>,
     args: u32,
-    _program: Handle,
+    program: Arc<Handle>,
 }
 
 impl OpenclDevice {
@@ -122,13 +122,13 @@ impl OpenclDevice {
             .ok()
             .and_then(|b| b.try_into().ok())
             .map_or(0, u32::from_ne_bytes);
-        Ok((ClProgram { kernel: Mutex::new(kernel), args, _program: program }, log))
+        Ok((ClProgram { kernel: Mutex::new(kernel), args, program: Arc::new(program) }, log))
     }
 
     /// The compiled form of a program. Not having one costs only time at the next start.
-    fn binary(program: &ClProgram) -> Option<Vec<u8>> {
+    fn binary(program: &Handle) -> Option<Vec<u8>> {
         // The conversion cannot panic: cl3 answers this query with one list of bytes per device.
-        let all: Vec<Vec<u8>> = get_program_info(program._program.raw(), CL_PROGRAM_BINARIES).ok()?.into();
+        let all: Vec<Vec<u8>> = get_program_info(program.raw(), CL_PROGRAM_BINARIES).ok()?.into();
         all.into_iter().next().filter(|b| !b.is_empty())
     }
 }
@@ -198,8 +198,10 @@ impl Device for OpenclDevice {
             log.push_str("\nthe cached binary was refused; built from source");
         }
         let stats = BuildStats { seconds: start.elapsed().as_secs_f64(), from_cache: used_cache, log };
-        let binary = if used_cache { cached.map(<[u8]>::to_vec) } else { Self::binary(&program) };
-        Ok(Program::new(program, s.serial, s.ledger.enter(Kind::Program, 0), binary, stats))
+        let handle = Arc::clone(&program.program);
+        let ticket = s.ledger.enter(Kind::Program, 0);
+        // PoCL compiles every kernel of the text for this query, 200 to 500 ms a program: only who asks pays.
+        Ok(Program::new(program, s.serial, ticket, None, stats).with_binary(move || Self::binary(&handle)))
     }
 
     fn queue(&self) -> Result<Box<dyn Queue>> {

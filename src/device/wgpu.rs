@@ -1,5 +1,0 @@
-//! Placeholder until the backend lands.
-/// Asks the backend.
-pub fn probe() -> super::Probe {
-    super::probe::absent(crate::base::Backend::Wgpu, "not built yet", "wait")
-}

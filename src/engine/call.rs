@@ -1,0 +1,148 @@
+//! A user's call as a case: the op's sizes from the operands' shapes, and the results' shapes as the user thinks of them.
+
+use std::borrow::Cow;
+
+use crate::base::{Attrs, Case, Code, Error, Fill, HostTensor, Result, host};
+use crate::op::{DTypeRule, OpDesc, Role};
+
+/// A bound call.
+#[derive(Debug)]
+pub(super) struct Bound<'a> {
+    /// The case; its data is the user's, so its `fill` means nothing.
+    pub case: Case,
+    /// All read operands, in order. Operands that may be left out (gemm's C) are zeros.
+    pub inputs: Vec<Cow<'a, HostTensor>>,
+    /// Shapes of the written operands.
+    pub results: Vec<Vec<u64>>,
+}
+
+/// Binds operands and attributes. Errors: `ShapeMismatch`, `DTypeMismatch`, `DTypeUnsupported`, `BadArgument`, each naming
+/// the op.
+pub(super) fn bind<'a>(op: &'static OpDesc, inputs: &[&'a HostTensor], attrs: &Attrs) -> Result<Bound<'a>> {
+    let named = |e: Error| e.op(op.name);
+    // Looked at here because a `bind` may drop attributes that only shape the call.
+    if let Some((name, _)) = attrs.iter().find(|(n, _)| !op.attrs.iter().any(|d| d.name == *n)) {
+        return Err(named(Error::new(Code::BadArgument, format!("no attribute '{name}'"))));
+    }
+    let given: Vec<Vec<u64>> = inputs.iter().map(|t| t.shape.clone()).collect();
+    let (dims, kept) = (op.bind)(&given, attrs).map_err(named)?;
+    let read: Vec<usize> = (0..op.operands.len()).filter(|i| op.operands[*i].role != Role::Out).collect();
+    let own = read.iter().zip(inputs).find(|(i, _)| op.operands[**i].dtype == DTypeRule::Same);
+    let dtype = own.map_or(op.dtypes[0], |(_, t)| t.dtype);
+    let case = op.case(dtype, &dims, kept, Fill::Uniform)?;
+    let shapes = (op.shapes)(&case).map_err(named)?;
+
+    let mut operands = Vec::with_capacity(read.len());
+    for (position, i) in read.iter().copied().enumerate() {
+        let (operand, want) = (&op.operands[i], op.operand_dtype(i, &case));
+        let tensor = match inputs.get(position) {
+            Some(t) if t.dtype != want => {
+                let why = format!("{} is {}, expected {want}; gpuctl never promotes", operand.name, t.dtype);
+                return Err(named(Error::new(Code::DTypeMismatch, why)));
+            }
+            Some(t) if t.len() != host::count(&shapes[i])? => {
+                let why = format!("{} is {:?}, expected {:?}", operand.name, t.shape, shapes[i]);
+                return Err(named(Error::new(Code::ShapeMismatch, why)));
+            }
+            Some(t) => Cow::Borrowed(*t),
+            None if operand.role == Role::InOut => Cow::Owned(HostTensor::zeros(want, &shapes[i])?),
+            None => return Err(named(Error::new(Code::ShapeMismatch, format!("{} is missing", operand.name)))),
+        };
+        operands.push(tensor);
+    }
+    let written = (0..op.operands.len()).filter(|i| op.operands[*i].role != Role::In);
+    let results = written.map(|i| result_shape(op, attrs, &read, &given, &shapes, i)).collect();
+    Ok(Bound { case, inputs: operands, results })
+}
+
+/// The shape of written operand `i` as the user thinks of it; a case may have flattened it.
+fn result_shape(
+    op: &OpDesc,
+    attrs: &Attrs,
+    read: &[usize],
+    given: &[Vec<u64>],
+    shapes: &[Vec<u64>],
+    i: usize,
+) -> Vec<u64> {
+    let canonical = &shapes[i];
+    let fits = |s: &[u64]| host::count(s).ok() == host::count(canonical).ok();
+    let has = |name: &str| op.attrs.iter().any(|a| a.name == name);
+    // ONNX gives these two attributes one meaning, whichever the op.
+    if has("axes")
+        && has("keepdims")
+        && let Some(x) = given.first()
+    {
+        let rank = x.len() as i64;
+        let all = attrs.ints("axes").is_empty();
+        let reduced = |d: i64| all || attrs.ints("axes").iter().any(|a| if *a < 0 { a + rank == d } else { *a == d });
+        let keep = attrs.int("keepdims", 1) != 0;
+        let kept = |(d, extent): (usize, &u64)| match (reduced(d as i64), keep) {
+            (false, _) => Some(*extent),
+            (true, keep) => keep.then_some(1),
+        };
+        let shape: Vec<u64> = x.iter().enumerate().filter_map(kept).collect();
+        if fits(&shape) {
+            return shape;
+        }
+    }
+    // An operand that the case flattened as it flattened the result: both have the user's shape.
+    let twin = read.iter().zip(given).find(|(r, shape)| shapes[**r] == *canonical && fits(shape));
+    twin.map_or_else(|| canonical.clone(), |(_, shape)| shape.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::{Attr, DType};
+    use crate::op::find;
+
+    fn zeros(shape: &[u64]) -> HostTensor {
+        HostTensor::zeros(DType::F32, shape).unwrap()
+    }
+
+    fn results(op: &str, inputs: &[&[u64]], attrs: Attrs) -> Vec<Vec<u64>> {
+        let tensors: Vec<HostTensor> = inputs.iter().map(|s| zeros(s)).collect();
+        let refs: Vec<&HostTensor> = tensors.iter().collect();
+        bind(find(op).unwrap(), &refs, &attrs).unwrap().results
+    }
+
+    #[test]
+    fn results_have_the_users_shapes() {
+        let none = Attrs::new;
+        assert_eq!(results("relu", &[&[2, 3, 4]], none()), [[2, 3, 4]]);
+        assert_eq!(results("add", &[&[2, 3], &[2, 3]], none()), [[2, 3]]);
+        assert_eq!(results("add", &[&[2, 3], &[3]], none()), [[2, 3]]);
+        assert_eq!(results("add", &[&[2, 1], &[1, 3]], none()), [[2, 3]]);
+        assert_eq!(results("softmax", &[&[2, 3, 4]], none()), [[2, 3, 4]]);
+        assert_eq!(results("transpose", &[&[2, 3]], none()), [[3, 2]]);
+        assert_eq!(results("gemm", &[&[2, 3], &[3, 5]], none()), [[2, 5]]);
+        let sum = |axes: &[i64], keep: i64| {
+            let attrs = none().with("axes", Attr::Ints(axes.to_vec())).with("keepdims", Attr::Int(keep));
+            results("sum", &[&[2, 3, 4]], attrs).remove(0)
+        };
+        assert_eq!(sum(&[1], 0), [2, 4]);
+        assert_eq!(sum(&[1], 1), [2, 1, 4]);
+        assert_eq!(sum(&[-1], 0), [2, 3]);
+        assert_eq!(sum(&[], 0), [0u64; 0]);
+        assert_eq!(sum(&[0, 1], 1), [1, 1, 4]);
+    }
+
+    #[test]
+    fn a_missing_c_is_zeros_and_wrong_operands_are_refused() {
+        let gemm = find("gemm").unwrap();
+        let (a, b) = (zeros(&[2, 3]), zeros(&[3, 5]));
+        let bound = bind(gemm, &[&a, &b], &Attrs::new()).unwrap();
+        assert_eq!(bound.inputs.len(), 3);
+        assert_eq!(bound.inputs[2].shape, [2, 5]);
+        let beta = Attrs::new().with("beta", Attr::Float(1.0));
+        assert_eq!(bind(gemm, &[&a, &b], &beta).unwrap_err().code(), Code::ShapeMismatch);
+        let wide = HostTensor::zeros(DType::F64, &[3, 5]).unwrap();
+        let e = bind(gemm, &[&a, &wide], &Attrs::new()).unwrap_err();
+        assert!(e.code() == Code::DTypeMismatch && e.to_string().contains("gemm"), "{e}");
+        let e = bind(gemm, &[&a], &Attrs::new()).unwrap_err();
+        assert_eq!(e.code(), Code::ShapeMismatch);
+        let odd = Attrs::new().with("gamma", Attr::Int(1));
+        assert_eq!(bind(gemm, &[&a, &b], &odd).unwrap_err().code(), Code::BadArgument);
+        assert_eq!(bind(find("relu").unwrap(), &[&a], &odd).unwrap_err().code(), Code::BadArgument);
+    }
+}

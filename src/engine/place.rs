@@ -1,0 +1,404 @@
+//! Where a call runs, and why: the profile's answer joined with what is really here.
+//!
+//! Deciding runs nothing. GPUs are probed at the first call that the profile would send to one; a profile that sends
+//! nothing there opens no driver at all.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use crate::base::{Absence, Backend, Case, Code, DeviceClass, DeviceInfo, Env, Error, Result};
+use crate::device::Device;
+use crate::device::cpu::Pin;
+use crate::device::probe::{self, CpuConfig, Found, Select};
+use crate::kernel;
+use crate::op::OpDesc;
+use crate::profile::{self, Entry, Fit, Key, Kind, Place, Profile, ProfileDevice, model};
+
+use super::Runner;
+
+/// Who decides.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Placement {
+    /// The profile.
+    #[default]
+    Automatic,
+    /// Everything on the CPU.
+    ForceCpu,
+    /// Everything on this device (id or uid); the CPU only if a call fails there.
+    ForceGpu(String),
+}
+
+/// Why a call goes where it goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// The profile's answer.
+    Profile(profile::Reason),
+    /// [`Placement::ForceCpu`] or [`Placement::ForceGpu`].
+    Forced,
+    /// `GPUCTL_DISABLE_GPU` is set.
+    Disabled,
+    /// The profile was made against another CPU; the sentence says which.
+    OtherHost(String),
+    /// The profile would use a device that is not here, is another one now, or was not selected; the sentence says so.
+    NoDevice(String),
+    /// The device has no kernel for this case; the reason.
+    NoKernel(String),
+    /// The device failed earlier in a way that makes it unusable; how.
+    Quarantined(String),
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Why::Profile(reason) => f.write_str(reason.text()),
+            Why::Forced => f.write_str("the placement is forced"),
+            Why::Disabled => f.write_str("GPUs are switched off (GPUCTL_DISABLE_GPU)"),
+            Why::OtherHost(text) | Why::NoDevice(text) => f.write_str(text),
+            Why::NoKernel(text) => write!(f, "no kernel fits there: {text}"),
+            Why::Quarantined(text) => write!(f, "the device failed before: {text}"),
+        }
+    }
+}
+
+/// A decision with its grounds; `Engine::run` acts on exactly this.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Explanation {
+    /// The case's name without its data: `gemm/f32/m64,n64,k64/-`.
+    pub case: String,
+    /// Shape family, if the case belongs to one.
+    pub family: Option<&'static str>,
+    /// CPU or GPU.
+    pub place: Place,
+    /// Id of the device that will run it.
+    pub device: String,
+    /// Why.
+    pub why: Why,
+    /// Work of the case, e.g. m·n·k.
+    pub work: u128,
+    /// Unit of the op's thresholds.
+    pub unit: &'static str,
+    /// The entry that decided, if one has this key.
+    pub entry: Option<Entry>,
+    /// True if the entry is a preset's: assumed, not measured.
+    pub assumed: bool,
+    /// Remarks: another driver than the measured one, a software or simulated device.
+    pub notes: Vec<String>,
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} -> {}: {}", self.case, self.device, self.why)?;
+        if let Some(e) = &self.entry
+            && let Some(t) = e.threshold
+        {
+            let cube = if e.unit == "dim" { "³" } else { "" };
+            write!(f, "; work {}, threshold {t}{cube} {}", self.work, e.unit)?;
+        }
+        if self.assumed {
+            f.write_str(" (assumed, not measured)")?;
+        }
+        self.notes.iter().try_for_each(|n| write!(f, "; {n}"))
+    }
+}
+
+/// A device that calls may be sent to.
+pub(super) struct Gpu {
+    pub info: DeviceInfo,
+    found: Option<Found>,
+    runner: OnceLock<Result<Runner, (Code, String)>>,
+    quarantine: Mutex<Option<String>>,
+}
+
+impl Gpu {
+    fn opened(device: Arc<dyn Device>) -> Self {
+        let info = device.info().clone();
+        Gpu { info, found: None, runner: OnceLock::from(Ok(Runner::new(device))), quarantine: Mutex::default() }
+    }
+    fn seen(found: Found) -> Self {
+        Gpu { info: found.info.clone(), found: Some(found), runner: OnceLock::new(), quarantine: Mutex::default() }
+    }
+    /// Its runner; opens the device at the first call. A device that did not open is not tried again.
+    pub(super) fn runner(&self) -> Result<&Runner> {
+        let opened = self.runner.get_or_init(|| match &self.found {
+            Some(found) => found.open().map(Runner::new).map_err(|e| (e.code(), e.detail().to_string())),
+            None => Err((Code::DeviceMissing, "the device was never found".into())),
+        });
+        opened.as_ref().map_err(|(code, why)| Error::new(*code, why.clone()).device(&self.info.id))
+    }
+    /// Takes the device out of service.
+    pub(super) fn quarantine(&self, why: String) {
+        self.quarantine.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
+    }
+    fn quarantined(&self) -> Option<String> {
+        self.quarantine.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+    fn called(&self, name: &str) -> bool {
+        self.info.id == name || self.info.uid == name
+    }
+}
+
+/// The GPUs of an engine, found at first need.
+pub(super) struct Pool {
+    gpus: Vec<Gpu>,
+    absent: Vec<Absence>,
+    /// The profile's devices: how each fits what is here, and which GPU it is.
+    fits: Vec<(ProfileDevice, Fit, Option<usize>)>,
+}
+
+impl Pool {
+    fn note_of(&self, gpu: &Gpu) -> Vec<String> {
+        let mut notes = Vec::new();
+        if let Some((_, fit @ Fit::OtherDriver { .. }, _)) = self.fits.iter().find(|(d, ..)| d.uid == gpu.info.uid) {
+            notes.push(fit.text());
+        }
+        match gpu.info.class {
+            DeviceClass::Software => notes.push("a software device".into()),
+            DeviceClass::Simulated => notes.push("a simulated device".into()),
+            _ => {}
+        }
+        notes
+    }
+    fn absence(&self) -> String {
+        let reasons: Vec<_> = self.absent.iter().map(|a| format!("{}: {}", a.what, a.reason)).collect();
+        if reasons.is_empty() { "no GPU is here".into() } else { format!("no GPU is here ({})", reasons.join("; ")) }
+    }
+}
+
+/// Everything that a decision depends on.
+pub(super) struct Places {
+    pub profile: Profile,
+    pub placement: Placement,
+    pub select: Select,
+    pub env: Env,
+    pub cpu: Runner,
+    pub cpu_variant: Option<String>,
+    pub isa: &'static str,
+    pub given: Mutex<Vec<Arc<dyn Device>>>,
+    pub pool: OnceLock<Pool>,
+}
+
+/// A decision: what [`Explanation`] says, and the device itself.
+pub(super) struct Decided<'e> {
+    pub gpu: Option<&'e Gpu>,
+    pub why: Why,
+    pub entry: Option<&'e Entry>,
+    pub assumed: bool,
+    pub family: Option<&'static str>,
+    pub work: u128,
+}
+
+impl Places {
+    /// The GPUs; probed once. Only backends of devices that the profile sends work to are asked.
+    fn pool(&self) -> &Pool {
+        self.pool.get_or_init(|| {
+            let given = std::mem::take(&mut *self.given.lock().unwrap_or_else(PoisonError::into_inner));
+            let mut gpus: Vec<Gpu> = given.into_iter().map(Gpu::opened).collect();
+            let mut absent = Vec::new();
+            let wanted: Vec<Backend> = match (&self.placement, &self.select) {
+                (Placement::ForceGpu(name), _) => Select::Named(vec![name.clone()]).backends(),
+                (_, select) => {
+                    let selected = select.backends();
+                    self.profile.backends().into_iter().filter(|b| selected.contains(b)).collect()
+                }
+            };
+            let known = |uid: &str| gpus.iter().any(|g| g.info.uid == uid);
+            let all_known = self.profile.kind == Kind::Calibrated && self.profile.devices.iter().all(|d| known(&d.uid));
+            if !wanted.is_empty() && !self.env.disable_gpu && !all_known {
+                match probe::inventory_of(&wanted, &self.env, CpuConfig { threads: 1, pin: Pin::Free }) {
+                    Ok(seen) => {
+                        let new = |f: &Found| f.info.backend != Backend::Cpu && !known(&f.info.uid);
+                        let fresh: Vec<Gpu> = seen.found.into_iter().filter(new).map(Gpu::seen).collect();
+                        gpus.extend(fresh);
+                        absent = seen.absent;
+                    }
+                    Err(e) => log::warn!("no device was probed: {e}"),
+                }
+            }
+            let infos: Vec<DeviceInfo> = gpus.iter().map(|g| g.info.clone()).collect();
+            let at = |uid: &str| infos.iter().position(|i| i.uid == uid);
+            let fits: Vec<_> = self
+                .profile
+                .check(&infos)
+                .into_iter()
+                .filter(|(d, _)| d.backend != Backend::Cpu.name())
+                .map(|(d, fit)| {
+                    let gpu = at(&d.uid);
+                    (d, fit, gpu)
+                })
+                .collect();
+            for (device, fit, _) in fits.iter().filter(|(_, fit, _)| *fit != Fit::Exact) {
+                log::warn!("profile '{}', {}: {}", self.profile.name, device.id, fit.text());
+            }
+            Pool { gpus, absent, fits }
+        })
+    }
+
+    /// Whether the selection lets a GPU take part.
+    fn selected(&self, gpu: &Gpu) -> bool {
+        match &self.select {
+            Select::Named(names) => names.iter().any(|n| gpu.called(n)),
+            Select::All | Select::Default => true,
+        }
+    }
+
+    /// Where a case goes. Probes devices at the first case that the profile would send to one; runs nothing.
+    pub(super) fn decide<'s>(&'s self, op: &'static OpDesc, case: &Case) -> Decided<'s> {
+        let family = op.family(case).map(|f| f.name);
+        let work = (op.work)(case);
+        let decided = |gpu: Option<&'s Gpu>, why: Why| Decided { gpu, why, entry: None, assumed: false, family, work };
+        if self.env.disable_gpu {
+            return decided(None, Why::Disabled);
+        }
+        match &self.placement {
+            Placement::ForceCpu => return decided(None, Why::Forced),
+            Placement::ForceGpu(name) => {
+                let Some(gpu) = self.pool().gpus.iter().find(|g| g.called(name)) else {
+                    return decided(None, Why::NoDevice(format!("'{name}' is not here")));
+                };
+                return match self.obstacle(op, case, gpu) {
+                    Some(why) => decided(None, why),
+                    None => decided(Some(gpu), Why::Forced),
+                };
+            }
+            Placement::Automatic => {}
+        }
+        let key = Key {
+            op: op.name,
+            dtype: case.dtype,
+            family,
+            unit: op.unit.name(),
+            device_uid: "",
+            residency: "always",
+            threads: self.cpu.device().info().compute_units,
+            cpu_variant: self.cpu_variant.as_deref().unwrap_or(profile::CPU_AUTO),
+        };
+        match self.profile.kind {
+            Kind::Preset => self.assumed(op, case, &key, work),
+            Kind::Calibrated => self.measured(op, case, key, work),
+        }
+    }
+
+    /// The decision of a preset: the first GPU that can run the case.
+    fn assumed(&self, op: &'static OpDesc, case: &Case, key: &Key<'_>, work: u128) -> Decided<'_> {
+        let family = op.family(case).map(|f| f.name);
+        let decision = self.profile.lookup(key, work);
+        let decided = |gpu, why| Decided { gpu, why, entry: decision.entry, assumed: true, family, work };
+        if decision.place == Place::Cpu {
+            return decided(None, Why::Profile(decision.why));
+        }
+        let pool = self.pool();
+        // Nothing was measured, so only what is a GPU beyond doubt, or was selected, takes part.
+        let real = |g: &&Gpu| {
+            let doubtful = matches!(g.info.class, DeviceClass::Software | DeviceClass::Simulated | DeviceClass::Cpu);
+            self.selected(g) && (self.select != Select::Default || !doubtful)
+        };
+        let mut why = Why::NoDevice(pool.absence());
+        for gpu in pool.gpus.iter().filter(real) {
+            match self.obstacle(op, case, gpu) {
+                None => return decided(Some(gpu), Why::Profile(decision.why)),
+                Some(obstacle) => why = obstacle,
+            }
+        }
+        decided(None, why)
+    }
+
+    /// The decision of a calibrated profile: among the devices that win, the fastest by their own evidence.
+    fn measured(&self, op: &'static OpDesc, case: &Case, key: Key<'_>, work: u128) -> Decided<'_> {
+        let family = op.family(case).map(|f| f.name);
+        let decided = |gpu, why, entry| Decided { gpu, why, entry, assumed: false, family, work };
+        let mut best: Option<(&Gpu, profile::Reason, &Entry, f64)> = None;
+        // The answer that came nearest to a GPU is the one worth telling.
+        let mut nearest = (Why::Profile(profile::Reason::NoOp), None);
+        let mut rank = profile::Reason::NoOp;
+        for device in &self.profile.devices {
+            let decision = self.profile.lookup(&Key { device_uid: &device.uid, ..key }, work);
+            let Some(entry) = decision.entry.filter(|_| decision.place == Place::Gpu) else {
+                if decision.why >= rank
+                    && !matches!(nearest.0, Why::NoDevice(_) | Why::NoKernel(_) | Why::Quarantined(_))
+                {
+                    rank = decision.why;
+                    nearest = (Why::Profile(decision.why), decision.entry);
+                }
+                continue;
+            };
+            let cpu = self.cpu.device().info();
+            if let Some(other) = self.profile.other_host(&cpu.name, self.isa) {
+                return decided(None, Why::OtherHost(other), Some(entry));
+            }
+            match self.usable(op, case, device) {
+                Ok(gpu) => {
+                    let seconds = model::gpu_seconds(entry, work).unwrap_or(f64::INFINITY);
+                    if best.as_ref().is_none_or(|b| seconds < b.3) {
+                        best = Some((gpu, decision.why, entry, seconds));
+                    }
+                }
+                Err(obstacle) => nearest = (obstacle, Some(entry)),
+            }
+        }
+        match best {
+            Some((gpu, why, entry, _)) => decided(Some(gpu), Why::Profile(why), Some(entry)),
+            None => decided(None, nearest.0, nearest.1),
+        }
+    }
+
+    /// The GPU that a device of the profile is now, or what speaks against using it.
+    fn usable(&self, op: &'static OpDesc, case: &Case, device: &ProfileDevice) -> Result<&Gpu, Why> {
+        let pool = self.pool();
+        let missing = |text: String| Why::NoDevice(format!("{}: {text}", device.id));
+        let Some((_, fit, Some(at))) = pool.fits.iter().find(|(d, ..)| d.uid == device.uid) else {
+            return Err(missing(pool.absence()));
+        };
+        if !fit.usable() {
+            return Err(missing(fit.text()));
+        }
+        let gpu = &pool.gpus[*at];
+        if !self.selected(gpu) {
+            return Err(missing("not among the selected devices".into()));
+        }
+        self.obstacle(op, case, gpu).map_or(Ok(gpu), Err)
+    }
+
+    /// What keeps a case from running on a GPU that is here.
+    fn obstacle(&self, op: &'static OpDesc, case: &Case, gpu: &Gpu) -> Option<Why> {
+        if let Some(why) = gpu.quarantined() {
+            return Some(Why::Quarantined(why));
+        }
+        kernel::choose(op.kernels, case, &gpu.info, None).err().map(|e| Why::NoKernel(e.detail().to_string()))
+    }
+
+    /// A decision in full.
+    pub(super) fn explain(&self, op: &'static OpDesc, case: &Case, decided: &Decided<'_>) -> Explanation {
+        let device = decided.gpu.map_or_else(|| self.cpu.device().info().id.clone(), |g| g.info.id.clone());
+        let notes = match (decided.gpu, self.pool.get()) {
+            (Some(gpu), Some(pool)) => pool.note_of(gpu),
+            _ => Vec::new(),
+        };
+        Explanation {
+            case: format!("{}/{}/{}/{}", case.op, case.dtype, case.shape_text(), case.attr_text()),
+            family: decided.family,
+            place: if decided.gpu.is_some() { Place::Gpu } else { Place::Cpu },
+            device,
+            why: decided.why.clone(),
+            work: decided.work,
+            unit: op.unit.name(),
+            entry: decided.entry.cloned(),
+            assumed: decided.assumed,
+            notes,
+        }
+    }
+
+    /// The forced device must be there; asked when the engine is built, so that the mistake shows at once.
+    pub(super) fn check_forced(&self) -> Result<()> {
+        let Placement::ForceGpu(name) = &self.placement else { return Ok(()) };
+        if self.env.disable_gpu {
+            return Err(Error::new(Code::DeviceDisabled, format!("'{name}' was asked for")));
+        }
+        let pool = self.pool();
+        if pool.gpus.iter().any(|g| g.called(name)) {
+            return Ok(());
+        }
+        let known: Vec<_> = pool.gpus.iter().map(|g| g.info.id.as_str()).collect();
+        let why = if known.is_empty() { pool.absence() } else { format!("there are: {}", known.join(" ")) };
+        Err(Error::new(Code::DeviceMissing, format!("no device '{name}'; {why}")))
+    }
+}

@@ -1,0 +1,414 @@
+//! From which size on each op is faster on a GPU: a profile with its evidence.
+//!
+//! For every op, dtype, family and device: a correctness check first, then a sweep of interleaved CPU and device calls
+//! ([`sweep`]), then a verdict by pure rules ([`decide`]). Nothing is borrowed between keys; what was not measured says
+//! so. The budget counts the rig's clock, which is virtual for simulated devices.
+
+pub mod decide;
+mod smoke;
+mod sweep;
+
+use std::time::Duration;
+
+use crate::base::record::{CalibrateRecord, Record};
+use crate::base::sink::{Cancel, Progress, Sink};
+use crate::base::{Clock, Code, DType, DeviceClass, Error, Result, os, stats};
+use crate::device::probe::Rig;
+use crate::device::{Device, MemoryKind, sim};
+use crate::engine::Runner;
+use crate::kernel;
+use crate::measure::Residency;
+use crate::op::{Family, OpDesc, Unit};
+use crate::profile::{self, CPU_AUTO, Entry, Profile, ProfileDevice, Transfer, Verdict};
+
+use decide::Decision;
+use smoke::Trust;
+use sweep::{Sweep, Swept};
+
+/// What to calibrate.
+#[derive(Clone, Debug)]
+pub struct CalibrateConfig {
+    /// Ops; micro ops among them are left out, they have no CPU side.
+    pub ops: Vec<&'static OpDesc>,
+    /// Dtypes; those that an op does not have are left out.
+    pub dtypes: Vec<DType>,
+    /// Where operands are.
+    pub residencies: Vec<Residency>,
+    /// CPU kernel to compare with; `None`: the one that the engine would choose.
+    pub cpu_variant: Option<String>,
+    /// threshold over crossing, at least 1.
+    pub margin: f64,
+    /// Time for everything, on the rig's clock.
+    pub budget: Duration,
+    /// Smallest and largest size in each op's unit; `None`: the unit's default range.
+    pub range: Option<(u64, u64)>,
+    /// Whether software devices (GPU APIs on the host's processor) take part.
+    pub allow_software: bool,
+    /// Seed of the bootstrap.
+    pub seed: u64,
+}
+
+/// What came of it. Never partial: an interrupted calibration is an error.
+#[derive(Clone, Debug)]
+pub struct Calibrated {
+    /// The profile, ready to be written.
+    pub profile: Profile,
+    /// One record per key, in the order of the profile's entries.
+    pub records: Vec<CalibrateRecord>,
+    /// Keys for which the budget did not suffice at all.
+    pub unmeasured: u64,
+    /// True if every key was measured (or found unsafe or unsupported).
+    pub complete: bool,
+}
+
+/// Measures everything. Without a GPU the result is a valid profile that keeps everything on the CPU and says why.
+///
+/// Errors: `BadArgument` for a margin below 1 or a CPU variant that no op has; `Cancelled` when interrupted, so that
+/// there is a complete profile or none.
+pub fn run(cfg: &CalibrateConfig, rig: &Rig, sink: &mut dyn Sink, cancel: &Cancel) -> Result<Calibrated> {
+    if !(cfg.margin.is_finite() && (1.0..=100.0).contains(&cfg.margin)) {
+        return Err(Error::new(Code::BadArgument, format!("margin {}: expected 1 to 100", cfg.margin)));
+    }
+    if let Some((low, high)) = cfg.range
+        && (low == 0 || low > high)
+    {
+        return Err(Error::new(Code::BadArgument, format!("sizes {low} to {high}: expected 1 <= smallest <= largest")));
+    }
+    let mut job = Job::new(cfg, rig)?;
+    let devices = job.devices(sink);
+    let groups = job.groups(&devices);
+    let clock = rig.cpu.clock();
+    let end = clock.now() + cfg.budget.as_secs_f64();
+    for device in &devices {
+        job.profile.devices.push(ProfileDevice::of(device.device().info()));
+        match transfer(device.device().as_ref()) {
+            Ok(t) => job.profile.transfers.push(t),
+            Err(e) => job.profile.notes.push(format!("no transfer model: {e}")),
+        }
+    }
+    for (done, group) in groups.iter().enumerate() {
+        if cancel.raised() {
+            return Err(Error::new(Code::Cancelled, "calibration was interrupted; there is no profile"));
+        }
+        sink.progress(&Progress {
+            doing: format!(
+                "{} {} {} on {}",
+                group.op.name,
+                group.dtype,
+                group.family.name,
+                group.runner.device().info().id
+            ),
+            done: done as u64,
+            total: Some(groups.len() as u64),
+        });
+        let share = (end - clock.now()).max(0.0) / (groups.len() - done) as f64;
+        job.group(group, share, sink, cancel)?;
+    }
+    Ok(job.finish())
+}
+
+/// One op, dtype and family on one device; its keys differ by residency only.
+struct Group<'d> {
+    op: &'static OpDesc,
+    dtype: DType,
+    family: &'static Family,
+    runner: &'d Runner,
+}
+
+struct Job<'a> {
+    cfg: &'a CalibrateConfig,
+    rig: &'a Rig,
+    cpu: Runner,
+    profile: Profile,
+    records: Vec<CalibrateRecord>,
+    unmeasured: u64,
+    /// Last correctness check: op, dtype, device serial. Groups with equal parts follow each other.
+    checked: Option<((&'static str, DType, u64), Result<Trust>)>,
+    /// Devices that were lost, by serial, and how.
+    lost: Vec<(u64, String)>,
+}
+
+impl<'a> Job<'a> {
+    fn new(cfg: &'a CalibrateConfig, rig: &'a Rig) -> Result<Self> {
+        let info = rig.cpu.info();
+        if let Some(variant) = &cfg.cpu_variant {
+            let has = |op: &&&OpDesc| {
+                op.kernels.iter().any(|k| k.variant == variant && kernel::lang_for(&k.body, info).is_some())
+            };
+            if cfg.ops.iter().filter(has).count() == 0 {
+                return Err(Error::new(
+                    Code::BadArgument,
+                    format!("no op has a CPU variant '{variant}'; `naive` is in every op"),
+                ));
+            }
+        }
+        let mut profile = Profile::new(profile::Kind::Calibrated, "calibrated");
+        profile.margin = cfg.margin;
+        profile.created =
+            utc(std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs()));
+        profile.host = Some(profile::Host {
+            cpu: info.name.clone(),
+            // The CPU's api text reads `THREADS threads, ISA`.
+            isa: info.api.rsplit(", ").next().unwrap_or_default().to_string(),
+            cpus: u32::try_from(os::allowed_cpus().len()).unwrap_or(0),
+            memory_bytes: info.memory_bytes.unwrap_or(0),
+            os: os::os_name(),
+        });
+        if info.class == DeviceClass::Simulated {
+            profile.notes.push("simulated: no number here was measured on a device".into());
+        }
+        Ok(Job {
+            cfg,
+            rig,
+            cpu: Runner::new(std::sync::Arc::clone(&rig.cpu)),
+            profile,
+            records: Vec::new(),
+            unmeasured: 0,
+            checked: None,
+            lost: Vec::new(),
+        })
+    }
+
+    /// The devices that take part; the others leave a note in the profile.
+    fn devices(&mut self, sink: &mut dyn Sink) -> Vec<Runner> {
+        let mut notes = Vec::new();
+        let mut devices = Vec::new();
+        for d in self.rig.devices.iter().filter(|d| d.serial() != self.rig.cpu.serial()) {
+            let info = d.info();
+            if info.class == DeviceClass::Cpu {
+                continue;
+            }
+            if info.is_software() && !self.cfg.allow_software {
+                notes.push(format!(
+                    "{} ({}) is a software device and was left out (--allow-software)",
+                    info.id, info.name
+                ));
+            } else if info.notes.iter().any(|n| n == sim::TIMING_ONLY) {
+                notes.push(format!("{} was left out: {}", info.id, sim::TIMING_ONLY));
+            } else {
+                devices.push(Runner::new(std::sync::Arc::clone(d)));
+            }
+        }
+        if devices.is_empty() {
+            notes.push("no GPU takes part: everything runs on the CPU".into());
+            notes.extend(self.rig.absent.iter().map(|a| format!("{}: {}", a.what, a.reason)));
+        }
+        for n in &notes {
+            sink.note(n);
+        }
+        self.profile.notes.extend(notes);
+        devices
+    }
+
+    fn groups<'d>(&self, devices: &'d [Runner]) -> Vec<Group<'d>> {
+        let mut groups = Vec::new();
+        for op in self.cfg.ops.iter().filter(|op| !matches!(op.unit, Unit::Bytes | Unit::Calls)) {
+            for dtype in self.cfg.dtypes.iter().copied().filter(|d| op.dtypes.contains(d)) {
+                for runner in devices {
+                    groups.extend(op.families.iter().map(|family| Group { op, dtype, family, runner }));
+                }
+            }
+        }
+        groups
+    }
+
+    /// Checks, sweeps and judges one group within `share` seconds.
+    fn group(&mut self, g: &Group<'_>, share: f64, sink: &mut dyn Sink, cancel: &Cancel) -> Result<()> {
+        let device = g.runner.device();
+        let lost = self.lost.iter().find(|(serial, _)| *serial == device.serial()).map(|(_, why)| why.clone());
+        if let Some(why) = lost {
+            return Ok(self.without(g, Verdict::Unmeasured, &format!("the device was lost before: {why}"), sink));
+        }
+        let deadline = Duration::from_secs_f64((share * 4.0).clamp(10.0, 600.0));
+        let begin = self.rig.cpu.clock().now();
+        if share <= 0.0 {
+            self.unmeasured += self.cfg.residencies.len() as u64;
+            return Ok(self.without(g, Verdict::Unmeasured, "the budget was spent before this key", sink));
+        }
+        let key = (g.op.name, g.dtype, device.serial());
+        if self.checked.as_ref().is_none_or(|(k, _)| *k != key) {
+            self.checked = Some((key, smoke::check(g.runner, g.op, g.dtype, deadline)));
+        }
+        match self.checked.as_ref().map(|(_, trust)| trust) {
+            Some(Ok(Trust::Ok)) => {}
+            Some(Ok(Trust::Wrong(why))) => {
+                let why = format!(
+                    "wrong result: {why}; rerun: gpuctl verify --op {} --dtype {} --device {}",
+                    g.op.name,
+                    g.dtype,
+                    device.info().id
+                );
+                return Ok(self.without(g, Verdict::Unsafe, &why, sink));
+            }
+            Some(Ok(Trust::Unjudged(why))) => {
+                let why = why.clone();
+                return Ok(self.without(g, Verdict::Unmeasured, &why, sink));
+            }
+            Some(Err(e)) => {
+                let why = e.to_string();
+                if smoke::fatal(e) {
+                    self.lost.push((device.serial(), why.clone()));
+                }
+                return Ok(self.without(g, Verdict::Unmeasured, &why, sink));
+            }
+            None => return Err(Error::new(Code::Internal, "the check left no result")),
+        }
+        let sweep = Sweep {
+            op: g.op,
+            dtype: g.dtype,
+            family: g.family,
+            range: self.cfg.range.unwrap_or(g.op.unit.default_range()),
+            cpu: &self.cpu,
+            cpu_variant: self.cfg.cpu_variant.as_deref(),
+            device: g.runner,
+            residencies: &self.cfg.residencies,
+            budget_s: share - (self.rig.cpu.clock().now() - begin),
+            seed: self.cfg.seed,
+            cancel,
+        };
+        let swept = sweep.run()?;
+        if let Some(e) = swept.error.as_ref().filter(|e| smoke::fatal(e)) {
+            self.lost.push((device.serial(), e.to_string()));
+        }
+        self.judge(g, swept, sink);
+        Ok(())
+    }
+
+    /// Verdicts of a swept group, one per residency.
+    fn judge(&mut self, g: &Group<'_>, swept: Swept, sink: &mut dyn Sink) {
+        if let Some(why) = swept.wrong {
+            return self.without(g, Verdict::Unsafe, &format!("wrong result: {why}"), sink);
+        }
+        if let Some(e) = swept.error {
+            return self.without(g, Verdict::Unmeasured, &e.to_string(), sink);
+        }
+        for (residency, points) in self.cfg.residencies.clone().into_iter().zip(swept.points) {
+            let mut decision = decide::decide(&points, self.cfg.margin);
+            if let Some(cut) = &swept.cut {
+                decision.reason.push_str(&format!("; {cut}"));
+            }
+            if points.is_empty() {
+                self.unmeasured += 1;
+            }
+            let mut record = self.blank(g, residency, decision);
+            record.kernel = swept.kernel.clone();
+            record.points = points;
+            self.push(record, true, sink);
+        }
+    }
+
+    /// Keys of a group that have no points, for one reason.
+    fn without(&mut self, g: &Group<'_>, verdict: Verdict, why: &str, sink: &mut dyn Sink) {
+        for residency in self.cfg.residencies.clone() {
+            let decision = Decision { verdict, crossing: None, ci: None, threshold: None, reason: why.to_string() };
+            let record = self.blank(g, residency, decision);
+            self.push(record, false, sink);
+        }
+    }
+
+    fn blank(&self, g: &Group<'_>, residency: Residency, d: Decision) -> CalibrateRecord {
+        let info = g.runner.device().info();
+        CalibrateRecord {
+            op: g.op.name.into(),
+            dtype: g.dtype,
+            family: g.family.name.into(),
+            device: info.id.clone(),
+            uid: info.uid.clone(),
+            residency: residency.name().into(),
+            threads: self.rig.cpu.info().compute_units,
+            cpu_variant: self.cfg.cpu_variant.clone().unwrap_or_else(|| CPU_AUTO.into()),
+            kernel: String::new(),
+            verdict: d.verdict.name().into(),
+            unit: g.op.unit.name().into(),
+            crossing: d.crossing,
+            ci: d.ci,
+            threshold: d.threshold,
+            points: Vec::new(),
+            reason: d.reason,
+        }
+    }
+
+    fn push(&mut self, record: CalibrateRecord, checked: bool, sink: &mut dyn Sink) {
+        let mut entry = Entry::from(&record);
+        if !checked && entry.verdict != Verdict::Unsafe {
+            entry.verify = "not run".into();
+        }
+        self.profile.entries.push(entry);
+        sink.record(&Record::Calibrate(Box::new(record.clone())));
+        self.records.push(record);
+    }
+
+    fn finish(mut self) -> Calibrated {
+        if self.unmeasured > 0 {
+            self.profile.notes.push(format!("{} keys are unmeasured: the budget was spent", self.unmeasured));
+        }
+        Calibrated {
+            profile: self.profile,
+            records: self.records,
+            unmeasured: self.unmeasured,
+            complete: self.unmeasured == 0,
+        }
+    }
+}
+
+/// Latency and rate of copies in both directions: the latency from copies of 4 bytes, the rate from the difference to
+/// copies of 8 MiB. Medians of 9.
+fn transfer(device: &dyn Device) -> Result<Transfer> {
+    const BIG: usize = 8 << 20;
+    let clock = device.clock();
+    let deadline = Duration::from_secs(30);
+    let buffer = device.alloc(BIG as u64, MemoryKind::Device)?;
+    let mut q = device.queue()?;
+    let mut host = vec![0x5Au8; BIG];
+    let mut times = [const { Vec::new() }; 4];
+    for _ in 0..9 {
+        for (i, bytes) in [4, BIG].into_iter().enumerate() {
+            let start = clock.now();
+            q.write(&buffer, 0, &host[..bytes])?;
+            q.finish(deadline)?;
+            let written = clock.now();
+            q.read(&buffer, 0, &mut host[..bytes])?;
+            times[i].push(written - start);
+            times[2 + i].push(clock.now() - written);
+        }
+    }
+    let [up, up_big, down, down_big] = times.map(|t| stats::median(&t));
+    // A copy that seems to take no time at all is as fast as the clock can tell.
+    let rate = |small: f64, big: f64| (BIG - 4) as f64 / (big - small).max(1e-9);
+    Ok(Transfer {
+        device: device.info().uid.clone(),
+        h2d_latency_s: up,
+        h2d_bytes_per_s: rate(up, up_big),
+        d2h_latency_s: down,
+        d2h_bytes_per_s: rate(down, down_big),
+    })
+}
+
+/// Seconds since 1970 as `2026-01-31T12:00:00Z` (days to civil date after H. Hinnant, *chrono-compatible low-level date
+/// algorithms*).
+fn utc(seconds: u64) -> String {
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    let z = days + 719_468;
+    let era = z / 146_097;
+    let day_of_era = z % 146_097;
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates() {
+        assert_eq!(utc(0), "1970-01-01T00:00:00Z");
+        assert_eq!(utc(951_782_400), "2000-02-29T00:00:00Z");
+        assert_eq!(utc(1_709_251_199), "2024-02-29T23:59:59Z");
+        assert_eq!(utc(4_102_444_800), "2100-01-01T00:00:00Z");
+    }
+}

@@ -1,0 +1,108 @@
+//! Whether a device's results may be trusted before its speed is looked at.
+
+use std::time::Duration;
+
+use crate::base::{Case, Code, DType, Error, Exact, Fill, HostTensor, Result, exact};
+use crate::engine::Runner;
+use crate::op::{OpDesc, Tier, case};
+
+/// Elements of all operands beyond which a case is left to `verify`: the oracle takes microseconds per element.
+const SMALL: u64 = 8192;
+
+/// Elements of an output that are compared at each measured size.
+const PROBES: u64 = 4096;
+
+/// What the check found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Trust {
+    /// All cases within their bounds.
+    Ok,
+    /// A result is wrong: case, element, values and bound.
+    Wrong(String),
+    /// Nothing can be judged, and why.
+    Unjudged(String),
+}
+
+/// Runs the op's small smoke cases on the device and compares every element with the oracle's, within the op's bound.
+/// Non-finite data is left to `verify`, which knows what each language leaves open.
+pub(super) fn check(runner: &Runner, op: &'static OpDesc, dtype: DType, deadline: Duration) -> Result<Trust> {
+    let mut judged = 0u64;
+    for spec in (op.cases)(Tier::Smoke).into_iter().filter(|s| s.fill != Fill::Special) {
+        let c = op.case(dtype, &spec.dims, spec.attrs, spec.fill)?;
+        let elements: u64 = (op.shapes)(&c)?.iter().map(|s| s.iter().product::<u64>()).sum();
+        if elements > SMALL {
+            continue;
+        }
+        let prepared = runner.prepare(op, &c, None)?;
+        let inputs = case::inputs(op, &c)?;
+        let mut lease = runner.lease()?;
+        let q = lease.queue()?;
+        let mut go = || -> Result<Vec<HostTensor>> {
+            prepared.poison(q)?;
+            let got = prepared.call(q, &inputs, deadline)?;
+            prepared.check_tails(q)?;
+            Ok(got)
+        };
+        let got = match go() {
+            Ok(got) => got,
+            Err(e) => {
+                lease.discard();
+                if e.code() == Code::ResultWrong {
+                    return Ok(Trust::Wrong(format!("{c}: {}", e.detail())));
+                }
+                return Err(e);
+            }
+        };
+        let exact: Vec<Vec<Exact>> = inputs.iter().map(Exact::read_all).collect();
+        for (out, want) in got.iter().zip((op.oracle)(&c, &exact)) {
+            let Some(bound) = op.tolerance.bound(&c, prepared.lang, out.dtype) else {
+                let why = format!("no limit is published for {dtype} in {:?}: results cannot be judged", prepared.lang);
+                return Ok(Trust::Unjudged(why));
+            };
+            judged += want.values.len() as u64;
+            if let Some(why) = bound.first_wrong(&want, out) {
+                return Ok(Trust::Wrong(format!("{c}: {why}")));
+            }
+        }
+    }
+    Ok(if judged > 0 { Trust::Ok } else { Trust::Unjudged("the op has no small case to judge".into()) })
+}
+
+fn within(got: Exact, want: Exact, allowed: f64) -> bool {
+    if let (Exact::I(a), Exact::I(b)) = (got, want) {
+        return a == b;
+    }
+    let (g, w) = (got.to_f64(), want.to_f64());
+    if g.is_finite() && w.is_finite() {
+        got.add(want.neg()).abs_f64() <= allowed
+    } else {
+        g == w || g.is_nan() && w.is_nan()
+    }
+}
+
+/// Compares a measured run's outputs with the CPU's at evenly spread elements, for gross errors only: skipped work,
+/// shifted or stale data. The bound is the square root of the unit roundoff relative to the largest value.
+pub(super) fn gross_error(c: &Case, got: &[HostTensor], want: &[HostTensor]) -> Option<String> {
+    for (g, w) in got.iter().zip(want) {
+        let step = (w.len() / PROBES).max(1) as usize;
+        let at = || (0..w.len()).step_by(step);
+        let largest = at().map(|i| Exact::read(w, i).abs_f64()).filter(|v| v.is_finite()).fold(0.0, f64::max);
+        let slack = match w.dtype.is_float() {
+            true => w.dtype.unit_roundoff().sqrt() * largest + exact::ulp(w.dtype, largest),
+            false => 0.0,
+        };
+        for i in at() {
+            let (a, b) = (Exact::read(g, i), Exact::read(w, i));
+            if !within(a, b, slack) {
+                let (a, b) = (a.to_f64(), b.to_f64());
+                return Some(format!("{c}: element {i} is {a:e} in the measured run, the CPU has {b:e}"));
+            }
+        }
+    }
+    None
+}
+
+/// True for errors after which the device is of no use to this process.
+pub(super) fn fatal(e: &Error) -> bool {
+    matches!(e.class(), crate::base::Class::Sticky | crate::base::Class::Lost)
+}

@@ -1,0 +1,142 @@
+//! `gpuctl stress`: works a device for hours, checks every result, and says what that proves.
+//!
+//! The parent ([`run`]) never touches a driver: it starts workers ([`worker()`]), one per scenario and device, bounds
+//! every wait, replaces workers that die or hang, and keeps a journal. Verdicts are pure functions ([`verdict`]).
+
+pub mod journal;
+pub mod scenario;
+mod supervisor;
+pub mod verdict;
+mod watch;
+pub mod worker;
+
+use std::path::PathBuf;
+
+use crate::base::record::StressRecord;
+use crate::base::{Absence, Code, DeviceInfo, Env, Error, Result, units};
+use crate::device::cpu::available_threads;
+
+pub use supervisor::{Child, Exe, Exit, Spawn, run};
+pub use verdict::{Evidence, Limits, Verdict, judge};
+pub use worker::{Line, Phase, Planted, Task, run_phase, run_task, worker};
+
+/// What to do.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StressConfig {
+    /// Seconds in all, divided evenly over scenarios and devices.
+    pub seconds: f64,
+    /// Scenarios in this order; empty means all.
+    pub scenarios: Vec<String>,
+    /// Devices as `--device` names them; `None` for the default ones.
+    pub device: Option<String>,
+    /// Threads of the scenarios that use many; 0 means four per CPU, at least 8 and at most 16.
+    pub threads: u32,
+    /// Journal: a file, or a folder (a path without an extension) in which one is made; `None` for none.
+    /// [`default_journal`] is the usual place.
+    pub journal: Option<PathBuf>,
+    /// A fault to plant, as [`Planted::parse`] reads it.
+    pub inject: Option<String>,
+    /// End at the first finding.
+    pub fail_early: bool,
+    /// Seconds without any sign of progress after which a worker counts as hung; `None` means the length of a phase,
+    /// at least 10 and at most 60.
+    pub heartbeat: Option<f64>,
+    /// The command line, for the journal.
+    pub command: Vec<String>,
+}
+
+impl Default for StressConfig {
+    fn default() -> Self {
+        StressConfig {
+            seconds: 60.0,
+            scenarios: Vec::new(),
+            device: None,
+            threads: 0,
+            journal: None,
+            inject: None,
+            fail_early: false,
+            heartbeat: None,
+            command: Vec::new(),
+        }
+    }
+}
+
+/// What came of it.
+#[derive(Clone, Debug)]
+pub struct StressSummary {
+    /// The worst verdict of all phases; `Inconclusive` if there was none.
+    pub verdict: Verdict,
+    /// 0 pass, 1 a finding, 4 inconclusive or nothing checked, 5 a crashed worker.
+    pub exit_code: u8,
+    /// Seconds really tested, all phases together.
+    pub tested_seconds: f64,
+    /// True if the run was stopped before its end.
+    pub interrupted: bool,
+    /// One record per phase.
+    pub records: Vec<StressRecord>,
+    /// What was not tested, with reasons.
+    pub not_tested: Vec<String>,
+    /// Devices that took part.
+    pub devices: Vec<DeviceInfo>,
+    /// Devices and backends that are not there, with reasons.
+    pub absent: Vec<Absence>,
+    /// Where the journal is, if one was kept.
+    pub journal: Option<PathBuf>,
+}
+
+impl StressSummary {
+    /// The last line: verdict, what it covers, seconds really tested, what was not tested.
+    pub fn line(&self) -> String {
+        let passed = self.records.iter().filter(|r| r.verdict == Verdict::Pass.name()).count();
+        let checked: u64 = self.records.iter().map(|r| r.bytes_checked).sum();
+        let mut text = format!(
+            "{}{}: {passed} of {} phases passed, {} tested, {} of results checked",
+            if self.interrupted { "interrupted; " } else { "" },
+            self.verdict.name(),
+            self.records.len(),
+            units::seconds(self.tested_seconds),
+            units::bytes(checked),
+        );
+        match &self.not_tested[..] {
+            [] => {}
+            [one] => text.push_str(&format!("; not tested: {one}")),
+            [first, rest @ ..] => text.push_str(&format!("; not tested: {first}; and {} more", rest.len())),
+        }
+        text
+    }
+}
+
+/// The folder in which journals are kept unless told otherwise; `None` where the user has no home.
+pub fn default_journal(env: &Env) -> Option<PathBuf> {
+    env.state_dir.as_ref().map(|d| d.join("stress"))
+}
+
+impl StressConfig {
+    /// Scenario rows in order, threads and heartbeat made concrete. `BadArgument` for what makes no sense.
+    fn resolve(&self) -> Result<Resolved> {
+        // Ten years: beyond that a duration no longer fits the clock's arithmetic.
+        if !(self.seconds > 0.0 && self.seconds < 3.2e8) {
+            return Err(Error::new(Code::BadArgument, format!("{} seconds: expected more than 0", self.seconds)));
+        }
+        Planted::parse(self.inject.as_deref())?;
+        let scenarios = if self.scenarios.is_empty() {
+            scenario::SCENARIOS.iter().collect()
+        } else {
+            self.scenarios.iter().map(|s| scenario::find(s)).collect::<Result<Vec<_>>>()?
+        };
+        let threads = match self.threads {
+            0 => (4 * available_threads()).clamp(8, 16) as u32,
+            n if n <= 1024 => n,
+            n => return Err(Error::new(Code::BadArgument, format!("{n} threads: at most 1024"))),
+        };
+        if self.heartbeat.is_some_and(|h| !(h > 0.0 && h < 1e6)) {
+            return Err(Error::new(Code::BadArgument, "the heartbeat must be more than 0 seconds"));
+        }
+        Ok(Resolved { scenarios, threads })
+    }
+}
+
+struct Resolved {
+    scenarios: Vec<&'static scenario::Scenario>,
+    threads: u32,
+}

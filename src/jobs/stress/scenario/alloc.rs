@@ -1,0 +1,159 @@
+//! Allocate, fill, spot-check, free, in random order and sizes; at every lull the ledger must be where it was.
+
+use std::collections::HashSet;
+use std::time::Instant;
+
+use crate::base::Result;
+use crate::base::rng::Philox;
+use crate::device::{Buffer, MemoryKind, Queue};
+use crate::engine::run::Runner;
+
+use super::Ctx;
+
+/// Largest buffer. Sizes are spread evenly over the powers of two.
+const MAX_BYTES: u64 = 1 << 20;
+/// Buffers held at once at most, and their bytes.
+const HELD: usize = 64;
+const HELD_BYTES: u64 = 64 << 20;
+/// Cycles between two lulls.
+const LULL: u64 = 256;
+/// Bytes looked at in each of three places of a buffer.
+const SPOT: u64 = 64;
+
+struct Held {
+    buffer: Buffer,
+    mark: u64,
+}
+
+pub(super) fn run(ctx: &Ctx<'_>) -> Result<()> {
+    if ctx.idle {
+        return Ok(());
+    }
+    let runner = Runner::new(ctx.device.clone());
+    let mut lease = runner.lease()?;
+    let rng = Philox::new(ctx.seed);
+    let mut held: Vec<Held> = Vec::new();
+    let mut held_bytes = 0u64;
+    let mut sizes = HashSet::new();
+    let mut cycle = 0u64;
+    let baseline = ctx.device.ledger().state();
+    ctx.meter.testing();
+    ctx.meter.doing(0, "allocating");
+    while ctx.running() {
+        let from = Instant::now();
+        let bytes = size(&rng, cycle);
+        // A name for a crash, but not one line per allocation.
+        if cycle % 16 == 0 {
+            ctx.meter.doing(0, &format!("allocation {cycle}: {bytes} bytes"));
+        }
+        let q = lease.queue()?;
+        let done = (|| -> Result<u64> {
+            let buffer = ctx.device.alloc(bytes, MemoryKind::Device)?;
+            put(q, &buffer, cycle)?;
+            if cycle % 16 == 0 {
+                q.finish(ctx.deadline())?;
+            }
+            held_bytes += bytes;
+            held.push(Held { buffer, mark: cycle });
+            let mut checked = 0;
+            while held.len() > HELD || held_bytes > HELD_BYTES {
+                let pick = (rng.u64(1, cycle + checked) % held.len() as u64) as usize;
+                let old = held.swap_remove(pick);
+                held_bytes -= old.buffer.bytes();
+                checked += look(ctx, q, &old)?;
+            }
+            Ok(checked)
+        })();
+        match done {
+            Ok(checked) => ctx.meter.cycle(0, checked, checked, from.elapsed().as_secs_f64()),
+            Err(e) => {
+                lease.discard();
+                if !ctx.meter.failed(&e) {
+                    return Err(e);
+                }
+                drop(lease);
+                lease = runner.lease()?;
+            }
+        }
+        sizes.insert(bytes);
+        cycle += 1;
+        if cycle % LULL == 0 {
+            let q = lease.queue()?;
+            held_bytes = 0;
+            for old in std::mem::take(&mut held) {
+                if let Err(e) = look(ctx, q, &old)
+                    && !ctx.meter.failed(&e)
+                {
+                    return Err(e);
+                }
+            }
+            let now = ctx.device.ledger().state();
+            ctx.meter.quiet(now);
+            if now.buffers > baseline.buffers {
+                ctx.meter.count("lulls_above_baseline", 1);
+            }
+            ctx.meter.count("lulls", 1);
+        }
+    }
+    let q = lease.queue()?;
+    for old in held.drain(..) {
+        if let Err(e) = look(ctx, q, &old)
+            && !ctx.meter.failed(&e)
+        {
+            return Err(e);
+        }
+    }
+    ctx.meter.count("distinct_sizes", sizes.len() as u64);
+    Ok(())
+}
+
+/// 1 to [`MAX_BYTES`] bytes, every power of two as likely as the next.
+fn size(rng: &Philox, cycle: u64) -> u64 {
+    let top = MAX_BYTES.ilog2();
+    let power = rng.u64(2, cycle) % u64::from(top);
+    (1 << power) + rng.u64(3, cycle) % (1 << power) + 1
+}
+
+/// The byte a buffer is filled with; never zero, so that fresh memory does not pass for it.
+fn value(mark: u64) -> u8 {
+    (mark % 251) as u8 + 1
+}
+
+/// Fills all of a buffer and writes its mark at the front.
+fn put(q: &mut dyn Queue, buffer: &Buffer, mark: u64) -> Result<()> {
+    let whole = buffer.bytes() / 4 * 4;
+    q.fill(buffer, 0, whole, value(mark))?;
+    if buffer.bytes() >= 8 {
+        q.write(buffer, 0, &mark.to_le_bytes())?;
+    }
+    Ok(())
+}
+
+/// Reads front, middle and end back and compares; returns the bytes compared.
+fn look(ctx: &Ctx<'_>, q: &mut dyn Queue, held: &Held) -> Result<u64> {
+    let whole = held.buffer.bytes() / 4 * 4;
+    let len = SPOT.min(whole);
+    if len == 0 {
+        // Fills work in words of four bytes: the smallest buffers are only allocated and freed.
+        return Ok(0);
+    }
+    let mut spots = vec![0, (whole - len) / 8 * 4, whole - len];
+    spots.dedup();
+    let mut out = vec![0u8; len as usize];
+    for at in &spots {
+        q.read(&held.buffer, *at, &mut out)?;
+        let mark = held.mark.to_le_bytes();
+        let want = |i: u64| if i < 8 && held.buffer.bytes() >= 8 { mark[i as usize] } else { value(held.mark) };
+        if let Some(i) = (0..len).find(|i| out[*i as usize] != want(at + i)) {
+            ctx.meter.mismatch(format!(
+                "buffer {} of {} bytes: byte {} is {:#04x}, {:#04x} was written",
+                held.mark,
+                held.buffer.bytes(),
+                at + i,
+                out[i as usize],
+                want(at + i)
+            ));
+        }
+    }
+    Ok(len * spots.len() as u64)
+}

@@ -1,0 +1,330 @@
+//! What a soak does, and what every scenario shares: the meter, the lanes, the clock.
+//!
+//! A scenario is a row of [`SCENARIOS`]: its name, its floor of work, its function. It works until [`Ctx::running`] says
+//! no, reports through the [`Meter`], and has given everything back when it returns.
+
+mod alloc;
+mod concurrent;
+pub mod reference;
+mod soak;
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::base::{Cancel, Code, Error, Result};
+use crate::device::{Device, LedgerState};
+
+use super::worker::Line;
+
+/// One scenario.
+#[derive(Debug)]
+pub struct Scenario {
+    /// Name in `--scenario` and records.
+    pub name: &'static str,
+    /// One sentence.
+    pub doc: &'static str,
+    /// Cycles that a phase of so many seconds with so many threads must at least reach to pass. Deliberately far below
+    /// what any usable device does: it catches standstill, not slowness.
+    pub floor: fn(f64, u32) -> u64,
+    /// Threads that work at once, given what was asked for.
+    pub lanes: fn(u32) -> u32,
+    /// Does it.
+    pub run: fn(&Ctx<'_>) -> Result<()>,
+}
+
+/// All scenarios in the order in which they run.
+pub static SCENARIOS: &[Scenario] = &[
+    Scenario {
+        name: "soak",
+        doc: "A mix over the ops, dtypes and sizes of the table; every result is checked.",
+        floor: |seconds, _| (10.0 * seconds) as u64 + 10,
+        lanes: |_| 1,
+        run: soak::run,
+    },
+    Scenario {
+        name: "alloc-cycle",
+        doc: "Allocate, fill, spot-check and free buffers of random sizes; the ledger must return to its baseline.",
+        floor: |seconds, _| (100.0 * seconds) as u64 + 100,
+        lanes: |_| 1,
+        run: alloc::run,
+    },
+    Scenario {
+        name: "concurrent",
+        doc: "Many threads share one device with mixed ops; every result is checked, a stuck thread is a hang.",
+        floor: |seconds, threads| ((10.0 * seconds) as u64).max(u64::from(threads)),
+        lanes: |threads| threads,
+        run: concurrent::run,
+    },
+];
+
+/// The scenario of that name.
+pub fn find(name: &str) -> Result<&'static Scenario> {
+    SCENARIOS.iter().find(|s| s.name == name).ok_or_else(|| {
+        let known: Vec<_> = SCENARIOS.iter().map(|s| s.name).collect();
+        Error::new(Code::BadArgument, format!("unknown scenario '{name}'; known: {}", known.join(" ")))
+    })
+}
+
+/// What a scenario works with.
+pub struct Ctx<'a> {
+    /// The device; every object is made through it and given back.
+    pub device: Arc<dyn Device>,
+    /// Seconds from [`Ctx::start`] on that the phase may take, references included.
+    pub seconds: f64,
+    /// Threads for scenarios that use many.
+    pub threads: u32,
+    /// Seed of everything random.
+    pub seed: u64,
+    /// When the phase began.
+    pub start: Instant,
+    /// Do no work (a planted fault).
+    pub idle: bool,
+    /// Where work is reported.
+    pub meter: &'a Meter<'a>,
+}
+
+impl std::fmt::Debug for Ctx<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Ctx({} for {} s)", self.device.info().id, self.seconds)
+    }
+}
+
+impl Ctx<'_> {
+    /// False once the time is over, the parent asked to stop, or the parent is gone. A slow machine that spent the time
+    /// on references goes on: a phase is never all preparation.
+    pub fn running(&self) -> bool {
+        let late = self.elapsed() >= self.seconds && self.meter.tested_seconds() >= LEAST_TESTED * self.seconds;
+        !self.meter.stop.raised() && !late
+    }
+    /// Longest wait for the device.
+    pub fn deadline(&self) -> Duration {
+        self.meter.deadline
+    }
+    /// Seconds since the phase began.
+    pub fn elapsed(&self) -> f64 {
+        self.start.elapsed().as_secs_f64()
+    }
+}
+
+/// One thread's progress, watched for standstill.
+#[derive(Debug, Default)]
+pub struct Lane {
+    steps: AtomicU64,
+    active: AtomicBool,
+    doing: Mutex<String>,
+}
+
+/// Counts of a phase, shared by its threads and the sampler, and the way out to the parent.
+pub struct Meter<'a> {
+    /// Raised to end the phase.
+    pub stop: Cancel,
+    lanes: Vec<Lane>,
+    done: AtomicU64,
+    bytes_made: AtomicU64,
+    bytes_checked: AtomicU64,
+    mismatches: AtomicU64,
+    errors: AtomicU64,
+    crash_after: Option<u64>,
+    deadline: Duration,
+    quiet: Mutex<Option<LedgerState>>,
+    times: Mutex<Vec<f64>>,
+    counters: Mutex<BTreeMap<String, u64>>,
+    testing: OnceLock<Instant>,
+    out: Mutex<&'a mut (dyn Write + Send)>,
+}
+
+impl std::fmt::Debug for Meter<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Meter({:?})", self.counts())
+    }
+}
+
+/// Counts at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Counts {
+    /// Cycles done.
+    pub done: u64,
+    /// Result bytes made.
+    pub bytes_made: u64,
+    /// Result bytes checked.
+    pub bytes_checked: u64,
+    /// Wrong results.
+    pub mismatches: u64,
+    /// Failed operations.
+    pub errors: u64,
+}
+
+/// Part of a phase's seconds that is tested whatever the references took.
+const LEAST_TESTED: f64 = 0.6;
+/// Findings beyond this many are only counted.
+const TOLD: u64 = 20;
+
+fn lock<T: ?Sized>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<'a> Meter<'a> {
+    /// A meter for so many lanes whose waits end after `deadline`. With `crash_after` the process aborts itself after
+    /// that many cycles.
+    pub fn new(
+        out: &'a mut (dyn Write + Send),
+        lanes: u32,
+        stop: Cancel,
+        deadline: Duration,
+        crash_after: Option<u64>,
+    ) -> Self {
+        Meter {
+            stop,
+            lanes: (0..lanes.max(1)).map(|_| Lane::default()).collect(),
+            done: AtomicU64::new(0),
+            bytes_made: AtomicU64::new(0),
+            bytes_checked: AtomicU64::new(0),
+            mismatches: AtomicU64::new(0),
+            errors: AtomicU64::new(0),
+            crash_after,
+            deadline,
+            quiet: Mutex::default(),
+            times: Mutex::default(),
+            counters: Mutex::default(),
+            testing: OnceLock::new(),
+            out: Mutex::new(out),
+        }
+    }
+
+    /// Sends one line to the parent. A parent that is gone ends the phase.
+    pub fn send(&self, line: &Line) {
+        let mut out = lock(&self.out);
+        let written = serde_json::to_vec(line).map_err(std::io::Error::from).and_then(|mut text| {
+            text.push(b'\n');
+            out.write_all(&text)?;
+            out.flush()
+        });
+        if written.is_err() {
+            self.stop.raise();
+        }
+    }
+
+    /// Says what the lane is about to do. The parent knows it before it happens, so a crash has a name.
+    pub fn doing(&self, lane: usize, what: &str) {
+        if let Some(l) = self.lanes.get(lane) {
+            lock(&l.doing).replace_range(.., what);
+            l.active.store(true, Ordering::Relaxed);
+            l.steps.fetch_add(1, Ordering::Relaxed);
+        }
+        self.send(&Line::Op { lane: lane as u32, doing: what.to_string() });
+    }
+
+    /// The lane has nothing more to do; it is no longer watched.
+    pub fn rest(&self, lane: usize) {
+        if let Some(l) = self.lanes.get(lane) {
+            l.active.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// The lane moved, without a finished cycle.
+    pub fn step(&self, lane: usize) {
+        if let Some(l) = self.lanes.get(lane) {
+            l.steps.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// From here on results are checked: what came before was preparation.
+    pub fn testing(&self) {
+        self.testing.get_or_init(Instant::now);
+    }
+
+    /// Seconds since results are checked.
+    pub fn tested_seconds(&self) -> f64 {
+        self.testing.get().map_or(0.0, |t| t.elapsed().as_secs_f64())
+    }
+
+    /// One finished cycle: result bytes made, of which checked, and the seconds it took.
+    pub fn cycle(&self, lane: usize, made: u64, checked: u64, seconds: f64) {
+        self.step(lane);
+        let done = self.done.fetch_add(1, Ordering::Relaxed) + 1;
+        self.bytes_made.fetch_add(made, Ordering::Relaxed);
+        self.bytes_checked.fetch_add(checked, Ordering::Relaxed);
+        let mut times = lock(&self.times);
+        // Enough for a 99th percentile; a sampler that is late must not make memory grow.
+        if times.len() < 4096 {
+            times.push(seconds);
+        }
+        drop(times);
+        if self.crash_after.is_some_and(|n| done >= n) {
+            // A planted fault: the process must die as a driver would kill it, without unwinding.
+            std::process::abort();
+        }
+    }
+
+    /// A wrong result.
+    pub fn mismatch(&self, what: String) {
+        if self.mismatches.fetch_add(1, Ordering::Relaxed) < TOLD {
+            self.send(&Line::Finding { what });
+        }
+    }
+
+    /// A failed operation. A device that is lost or poisoned ends the phase: the caller gets `false`. One that did not
+    /// finish within its deadline hangs, and the parent hears so.
+    pub fn failed(&self, e: &Error) -> bool {
+        if e.code() == Code::LaunchTimeout {
+            self.send(&Line::Stalled { doing: e.to_string(), seconds: self.deadline.as_secs_f64() });
+        }
+        if self.errors.fetch_add(1, Ordering::Relaxed) < TOLD {
+            self.send(&Line::Finding { what: e.to_string() });
+        }
+        !matches!(e.class(), crate::base::Class::Lost | crate::base::Class::Sticky)
+    }
+
+    /// Something that is left out, and why.
+    pub fn not_tested(&self, what: String) {
+        self.send(&Line::NotTested { what });
+    }
+
+    /// Adds to a counter of the scenario's own.
+    pub fn count(&self, name: &str, by: u64) {
+        *lock(&self.counters).entry(name.to_string()).or_default() += by;
+    }
+
+    /// The scenario's own counters.
+    pub fn counters(&self) -> BTreeMap<String, u64> {
+        lock(&self.counters).clone()
+    }
+
+    /// The ledger at a point where the scenario holds nothing on purpose.
+    pub fn quiet(&self, state: LedgerState) {
+        *lock(&self.quiet) = Some(state);
+    }
+
+    /// The last quiet ledger.
+    pub fn last_quiet(&self) -> Option<LedgerState> {
+        *lock(&self.quiet)
+    }
+
+    /// Counts so far.
+    pub fn counts(&self) -> Counts {
+        let get = |a: &AtomicU64| a.load(Ordering::Relaxed);
+        Counts {
+            done: get(&self.done),
+            bytes_made: get(&self.bytes_made),
+            bytes_checked: get(&self.bytes_checked),
+            mismatches: get(&self.mismatches),
+            errors: get(&self.errors),
+        }
+    }
+
+    /// Seconds of the cycles since the last call.
+    pub fn take_times(&self) -> Vec<f64> {
+        std::mem::take(&mut *lock(&self.times))
+    }
+
+    /// Steps of every active lane and what it does.
+    pub fn lanes(&self) -> Vec<Option<(u64, String)>> {
+        let state = |l: &Lane| {
+            l.active.load(Ordering::Relaxed).then(|| (l.steps.load(Ordering::Relaxed), lock(&l.doing).clone()))
+        };
+        self.lanes.iter().map(state).collect()
+    }
+}

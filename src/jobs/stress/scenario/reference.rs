@@ -1,0 +1,259 @@
+//! References: results that were proved right once, so that every later result can be compared with them in full.
+//!
+//! A reference is the device's own result, judged element by element against the op's oracle and then repeated: equal
+//! bits make later comparisons bit for bit. Not here: limits (`op::tolerance`).
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use crate::base::{Attrs, Case, DType, Error, Exact, Fill, HostTensor, Result};
+use crate::engine::run::{Prepared, Runner};
+use crate::kernel;
+use crate::op::tolerance::Bound;
+use crate::op::{self, OpDesc, Reference, Role, Tier, case};
+
+use super::Ctx;
+
+/// A case with its inputs and proved results.
+pub struct Golden {
+    /// The op.
+    pub op: &'static OpDesc,
+    /// The case.
+    pub case: Case,
+    /// The case's name.
+    pub name: String,
+    inputs: Vec<HostTensor>,
+    want: Vec<HostTensor>,
+    /// Oracle and bounds, kept only where the device's results differ from run to run.
+    loose: Option<Vec<(Reference, Bound)>>,
+    /// Bytes of all results.
+    pub bytes: u64,
+}
+
+impl std::fmt::Debug for Golden {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Golden({})", self.name)
+    }
+}
+
+/// Cases for a device and what it cannot do, with reasons.
+#[derive(Debug, Default)]
+pub struct Candidates {
+    /// Cases, the first of every op and dtype before the second of any.
+    pub cases: Vec<(&'static OpDesc, Case)>,
+    /// Left out, with reasons.
+    pub left_out: Vec<String>,
+}
+
+/// The cases of the whole table that fit the device: the smoke tier and sizes of the sweep, at most `max_bytes` each.
+pub fn candidates(runner: &Runner, max_bytes: u64) -> Candidates {
+    let info = runner.device().info();
+    let mut ranked: Vec<(usize, &'static OpDesc, Case)> = Vec::new();
+    let mut left_out = Vec::new();
+    for op in op::all() {
+        for dtype in op.dtypes {
+            let mut cases = specs(op, *dtype);
+            cases.retain(|c| op.total_bytes(c).is_some_and(|b| b <= max_bytes) && output_bytes(op, c) > 0);
+            let before = cases.len();
+            let mut reason = None;
+            cases.retain(|c| match kernel::choose(op.kernels, c, info, None) {
+                Ok(_) => true,
+                Err(e) => {
+                    reason.get_or_insert(e.detail().to_string());
+                    false
+                }
+            });
+            if let (true, Some(why)) = (cases.is_empty(), &reason) {
+                left_out.push(format!("{} {dtype}: {why}", op.name));
+            } else if let Some(why) = &reason {
+                left_out.push(format!("{} {dtype}: {} of {before} cases: {why}", op.name, before - cases.len()));
+            }
+            ranked.extend(cases.into_iter().enumerate().map(|(rank, c)| (rank, op, c)));
+        }
+    }
+    ranked.sort_by_key(|(rank, ..)| *rank);
+    Candidates { cases: ranked.into_iter().map(|(_, op, c)| (op, c)).collect(), left_out }
+}
+
+/// Cases of one op and dtype from small to large, the smoke tier's first.
+fn specs(op: &'static OpDesc, dtype: DType) -> Vec<Case> {
+    let mut cases: Vec<Case> =
+        (op.cases)(Tier::Smoke).into_iter().filter_map(|s| op.case(dtype, &s.dims, s.attrs, s.fill).ok()).collect();
+    let (low, high) = op.unit.default_range();
+    for step in [2, 8, 32, 128] {
+        let size = low.saturating_mul(step).min(high);
+        for family in op.families {
+            cases.extend(op.case(dtype, &(family.sweep)(size), Attrs::new(), Fill::Uniform));
+        }
+    }
+    cases.sort_by_key(|c| (op.work)(c));
+    cases.dedup_by_key(|c| c.to_string());
+    cases
+}
+
+fn output_bytes(op: &OpDesc, case: &Case) -> u64 {
+    let Ok(shapes) = (op.shapes)(case) else { return 0 };
+    shapes
+        .iter()
+        .enumerate()
+        .filter(|(i, _)| op.operands[*i].role != Role::In)
+        .map(|(i, s)| s.iter().product::<u64>() * op.operand_dtype(i, case).size())
+        .sum()
+}
+
+/// Makes references in order until `budget` seconds are gone. Cases whose oracle would take longer than what is left are
+/// passed over (predicted from smaller cases of the op) and counted; findings go to the meter.
+pub fn build(
+    ctx: &Ctx<'_>,
+    runner: &Runner,
+    candidates: Candidates,
+    budget: f64,
+    max_total: u64,
+) -> Result<Vec<Golden>> {
+    let start = Instant::now();
+    let mut pace: HashMap<(&str, DType), f64> = HashMap::new();
+    let (mut late, mut full, mut total) = (0u64, 0u64, 0u64);
+    let mut goldens = Vec::new();
+    for what in candidates.left_out {
+        ctx.meter.not_tested(what);
+    }
+    let mut lease = runner.lease()?;
+    for (op, case) in candidates.cases {
+        if ctx.meter.stop.raised() {
+            break;
+        }
+        let work = (op.work)(&case) as f64;
+        let predicted = pace.get(&(op.name, case.dtype)).map_or(0.0, |p| p * work);
+        let left = budget - start.elapsed().as_secs_f64();
+        // The first case of an op and dtype is small by construction and always made.
+        if pace.contains_key(&(op.name, case.dtype)) && predicted > left {
+            late += 1;
+            continue;
+        }
+        let bytes = op.total_bytes(&case).unwrap_or(u64::MAX);
+        if total.saturating_add(bytes) > max_total {
+            full += 1;
+            continue;
+        }
+        ctx.meter.doing(0, &format!("reference of {case}"));
+        let from = Instant::now();
+        match make(ctx, runner, lease.queue()?, op, &case) {
+            Ok(Some(golden)) => {
+                total += bytes;
+                goldens.push(golden);
+            }
+            Ok(None) => {}
+            Err(e) => {
+                lease.discard();
+                if !ctx.meter.failed(&e) {
+                    return Err(e);
+                }
+                drop(lease);
+                lease = runner.lease()?;
+            }
+        }
+        // Overhead of small cases makes later predictions pessimistic; the last and largest case counts.
+        pace.insert((op.name, case.dtype), from.elapsed().as_secs_f64() / work.max(1.0));
+    }
+    if late > 0 {
+        ctx.meter.not_tested(format!("{late} larger cases: no time for their references; a longer run includes them"));
+    }
+    if full > 0 {
+        ctx.meter.not_tested(format!("{full} larger cases: their references would exceed the memory set aside"));
+    }
+    Ok(goldens)
+}
+
+/// One reference. `None` if the result is wrong (the meter knows) or no limit is published for it.
+fn make(
+    ctx: &Ctx<'_>,
+    runner: &Runner,
+    q: &mut dyn crate::device::Queue,
+    op: &'static OpDesc,
+    case: &Case,
+) -> Result<Option<Golden>> {
+    let inputs = case::inputs(op, case)?;
+    let prepared = runner.prepare(op, case, None)?;
+    let mut run = || -> Result<Vec<HostTensor>> {
+        prepared.poison(q)?;
+        prepared.call(q, &inputs, ctx.deadline())
+    };
+    let first = run()?;
+    let exact: Vec<Vec<Exact>> = inputs.iter().map(Exact::read_all).collect();
+    let references = (op.oracle)(case, &exact);
+    let mut judged = Vec::new();
+    for (reference, got) in references.into_iter().zip(&first) {
+        let Some(bound) = op.tolerance.bound(case, prepared.lang, got.dtype) else {
+            ctx.meter
+                .not_tested(format!("{case}: no published limit for {:?}, so no result can be trusted", prepared.lang));
+            return Ok(None);
+        };
+        if let Some(wrong) = bound.first_wrong(&reference, got) {
+            ctx.meter.mismatch(format!("{case}: {wrong}"));
+            return Ok(None);
+        }
+        judged.push((reference, bound));
+    }
+    if judged.len() != first.len() {
+        return Err(Error::new(crate::base::Code::Internal, "the oracle gives fewer outputs than the op").op(op.name));
+    }
+    // Twice more: equal bits make the device deterministic for this case. One deviant among five is a fault, not a habit.
+    let mut differ = 0;
+    for extra in 0..4 {
+        if extra >= 2 && differ == 0 {
+            break;
+        }
+        differ += u32::from(run()? != first);
+    }
+    if differ == 1 {
+        ctx.meter.mismatch(format!("{case}: one of five equal runs gave different bits"));
+        return Ok(None);
+    }
+    if differ > 1 {
+        ctx.meter.count("nondeterministic_cases", 1);
+    }
+    let bytes = first.iter().map(|t| t.bytes().len() as u64).sum();
+    Ok(Some(Golden {
+        op,
+        case: case.clone(),
+        name: case.to_string(),
+        inputs,
+        want: first,
+        loose: (differ > 1).then_some(judged),
+        bytes,
+    }))
+}
+
+impl Golden {
+    /// One whole call on operands made before: poison, upload, launch, download, compare all of it. `Some` says which
+    /// element is wrong.
+    pub fn repeat(
+        &self,
+        prepared: &Prepared,
+        q: &mut dyn crate::device::Queue,
+        ctx: &Ctx<'_>,
+    ) -> Result<Option<String>> {
+        prepared.poison(q)?;
+        let got = prepared.call(q, &self.inputs, ctx.deadline())?;
+        if got == self.want {
+            return Ok(None);
+        }
+        if let Some(judged) = &self.loose {
+            let wrong = judged.iter().zip(&got).find_map(|((r, b), t)| b.first_wrong(r, t));
+            return Ok(wrong.map(|w| format!("{}: {w}", self.name)));
+        }
+        let wrong = self.want.iter().zip(&got).find_map(|(w, g)| first_difference(w, g));
+        Ok(Some(format!("{}: {}", self.name, wrong.unwrap_or_else(|| "another number of results".into()))))
+    }
+}
+
+/// The first element whose bits differ.
+fn first_difference(want: &HostTensor, got: &HostTensor) -> Option<String> {
+    let size = want.dtype.size() as usize;
+    let mut pairs = want.bytes().chunks(size).zip(got.bytes().chunks(size));
+    let at = pairs.position(|(w, g)| w != g)?;
+    let bits = want.bytes()[at * size..].iter().zip(&got.bytes()[at * size..]).take(size);
+    let flipped: u32 = bits.map(|(w, g)| (w ^ g).count_ones()).sum();
+    let value = |t: &HostTensor| Exact::read(t, at as u64).to_f64();
+    Some(format!("element {at} is {:e}, the verified result is {:e} ({flipped} bits differ)", value(got), value(want)))
+}

@@ -1,0 +1,366 @@
+//! One phase seen from the parent: a worker, perhaps several in turn, every wait bounded, all evidence kept.
+
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::{Duration, Instant};
+
+use crate::base::record::{StressRecord, StressSample};
+use crate::base::{Cancel, DeviceInfo, Progress, Sink, units};
+
+use super::StressConfig;
+use super::journal::{Entry, Journal, utc_now};
+use super::scenario::{Counts, Scenario};
+use super::supervisor::{Spawn, await_end, ending, phase_task, reader, task_text};
+use super::verdict::{Evidence, Limits, Verdict, judge};
+use super::worker::{Line, Phase};
+
+/// Workers that a phase may use up before it is given up.
+const WORKERS: u64 = 3;
+/// Seconds that a worker told to stop may take.
+const GRACE: f64 = 2.0;
+/// Samples kept per phase.
+const SAMPLES: usize = 480;
+
+/// One phase to be done.
+pub(super) struct Job<'a> {
+    pub(super) cfg: &'a StressConfig,
+    pub(super) scenario: &'static Scenario,
+    pub(super) device: &'a DeviceInfo,
+    pub(super) threads: u32,
+    pub(super) seconds: f64,
+    pub(super) seed: u64,
+    /// Start of the whole run.
+    pub(super) start: Instant,
+}
+
+/// A series that thins itself: when it is full every other sample goes, and from then on half as many are taken.
+#[derive(Default)]
+struct Series {
+    samples: Vec<StressSample>,
+    every: u64,
+    seen: u64,
+}
+
+impl Series {
+    fn push(&mut self, sample: StressSample) {
+        self.every = self.every.max(1);
+        if self.seen % self.every == 0 {
+            self.samples.push(sample);
+        }
+        self.seen += 1;
+        if self.samples.len() >= SAMPLES {
+            let mut keep = false;
+            self.samples.retain(|_| {
+                keep = !keep;
+                keep
+            });
+            self.every *= 2;
+        }
+    }
+}
+
+/// How one worker ended.
+enum End {
+    Finished,
+    Stopped,
+    Refused(String),
+    Crash(String),
+    Hang(String),
+}
+
+/// What the workers of a phase said, all together.
+#[derive(Default)]
+struct Told {
+    /// Counts of workers that are gone.
+    before: Counts,
+    /// Counts of the present one.
+    now: Counts,
+    tested_before: f64,
+    tested: f64,
+    /// Samples of the present worker: a new process starts with fresh memory.
+    series: Series,
+    /// Samples of those before.
+    older: Vec<StressSample>,
+    evidence: Evidence,
+    record: StressRecord,
+    doing: String,
+}
+
+impl Told {
+    fn counts(&self) -> Counts {
+        let (a, b) = (self.before, self.now);
+        Counts {
+            done: a.done + b.done,
+            bytes_made: a.bytes_made + b.bytes_made,
+            bytes_checked: a.bytes_checked + b.bytes_checked,
+            mismatches: a.mismatches + b.mismatches,
+            errors: a.errors + b.errors,
+        }
+    }
+
+    fn hear(&mut self, line: Line) {
+        match line {
+            Line::Op { doing, .. } => self.doing = doing,
+            Line::Sample { sample, counts, tested } => {
+                (self.now, self.tested) = (counts, tested);
+                self.series.push(sample);
+            }
+            Line::Finding { what } => {
+                if self.record.findings.len() < 20 {
+                    self.record.findings.push(what);
+                }
+            }
+            Line::NotTested { what } => {
+                if !self.record.not_tested.contains(&what) {
+                    self.record.not_tested.push(what);
+                }
+            }
+            Line::Finished { counts, tested, counters, ledger, release_errors } => {
+                (self.now, self.tested) = (counts, tested);
+                for (name, n) in counters {
+                    *self.record.counters.entry(name).or_default() += n;
+                }
+                self.evidence.ledger = Some(ledger);
+                self.now.errors += release_errors.len() as u64;
+                self.record.findings.extend(release_errors.into_iter().map(|e| format!("on release: {e}")));
+            }
+            Line::Devices { .. } | Line::Stalled { .. } | Line::Refused { .. } => {}
+        }
+    }
+
+    /// The present worker is gone; the next starts from zero.
+    fn next_worker(&mut self) {
+        self.before = self.counts();
+        self.now = Counts::default();
+        self.tested_before += self.tested;
+        self.tested = 0.0;
+        self.older.append(&mut self.series.samples);
+        self.series = Series::default();
+    }
+}
+
+/// Runs a phase to its verdict. Whatever happens to the workers, a record comes out.
+pub(super) fn phase(
+    job: &Job<'_>,
+    spawn: &dyn Spawn,
+    sink: &mut dyn Sink,
+    cancel: &Cancel,
+    journal: &mut Journal,
+) -> (Verdict, StressRecord) {
+    let heartbeat = job.cfg.heartbeat.unwrap_or_else(|| job.seconds.clamp(10.0, 60.0));
+    let start = Instant::now();
+    let mut told = Told::default();
+    loop {
+        let left = job.seconds - start.elapsed().as_secs_f64();
+        let end = attempt(job, left, heartbeat, spawn, sink, cancel, journal, &mut told);
+        let fault = match end {
+            End::Finished => break,
+            End::Stopped => {
+                told.evidence.interrupted = true;
+                break;
+            }
+            End::Refused(text) => {
+                told.record.findings.push(text);
+                told.now.errors += 1;
+                break;
+            }
+            End::Crash(how) => {
+                told.evidence.crash.get_or_insert(how.clone());
+                how
+            }
+            End::Hang(what) => {
+                told.evidence.hang.get_or_insert(what.clone());
+                what
+            }
+        };
+        told.record.findings.push(fault.clone());
+        told.next_worker();
+        let left = job.seconds - start.elapsed().as_secs_f64();
+        // The rest of the phase must be worth a new worker.
+        if cancel.raised() || job.cfg.fail_early || left < (0.1 * job.seconds).max(0.5) {
+            break;
+        }
+        if told.record.restarts + 1 >= WORKERS {
+            told.record.not_tested.push(format!("the last {left:.0} s: {WORKERS} workers were lost"));
+            break;
+        }
+        told.record.restarts += 1;
+        sink.note(&format!("{} on {}: {fault}; a new worker goes on", job.scenario.name, job.device.id));
+    }
+    conclude(job, told)
+}
+
+fn conclude(job: &Job<'_>, mut told: Told) -> (Verdict, StressRecord) {
+    let counts = told.counts();
+    let seconds = told.tested_before + told.tested;
+    let limits = Limits::default();
+    let planned = (job.scenario.floor)(job.seconds * limits.min_tested, job.threads);
+    let evidence = Evidence {
+        series: told.series.samples.clone(),
+        seconds,
+        planned_seconds: job.seconds,
+        planned,
+        done: counts.done,
+        bytes_planned: counts.bytes_made,
+        bytes_checked: counts.bytes_checked,
+        mismatches: counts.mismatches,
+        errors: counts.errors,
+        finding: told.record.findings.first().cloned(),
+        ..told.evidence
+    };
+    let (verdict, reason) = judge(&evidence, &limits);
+    let mut series = told.older;
+    series.extend(evidence.series);
+    let mut record = told.record;
+    if job.seconds < limits.min_seconds {
+        record.not_tested.push(format!(
+            "drift of memory and throughput: needs phases of {:.0} s, this one has {:.1} s",
+            limits.min_seconds, job.seconds
+        ));
+    }
+    let inject = job.cfg.inject.as_ref().map(|f| format!(" --inject {f}")).unwrap_or_default();
+    let record = StressRecord {
+        scenario: job.scenario.name.into(),
+        device: job.device.id.clone(),
+        uid: job.device.uid.clone(),
+        verdict: verdict.name().into(),
+        reason,
+        seconds,
+        planned_seconds: job.seconds,
+        planned,
+        done: counts.done,
+        bytes_planned: counts.bytes_made,
+        bytes_checked: counts.bytes_checked,
+        mismatches: counts.mismatches,
+        errors: counts.errors,
+        series,
+        rerun: format!(
+            "gpuctl stress --seconds {:.0} --scenario {} --device {} --threads {}{inject}",
+            job.seconds.ceil(),
+            job.scenario.name,
+            job.device.id,
+            job.threads
+        ),
+        ..record
+    };
+    (verdict, record)
+}
+
+/// One worker from start to end.
+#[allow(clippy::too_many_arguments, reason = "the state of a phase, passed on by its only caller")]
+fn attempt(
+    job: &Job<'_>,
+    seconds: f64,
+    heartbeat: f64,
+    spawn: &dyn Spawn,
+    sink: &mut dyn Sink,
+    cancel: &Cancel,
+    journal: &mut Journal,
+    told: &mut Told,
+) -> End {
+    told.doing = "starting".into();
+    let phase = Phase {
+        scenario: String::new(),
+        seconds,
+        threads: job.threads,
+        heartbeat,
+        seed: job.seed,
+        inject: job.cfg.inject.clone(),
+    };
+    let task = phase_task(job.device, job.scenario, phase);
+    let mut child = match task_text(&task).and_then(|t| spawn.spawn(&t)) {
+        Ok(child) => child,
+        Err(e) => return End::Refused(e.to_string()),
+    };
+    let lines = reader(child.as_mut());
+    let start = Instant::now();
+    let (mut heard, mut journaled, mut shown) = (start, start, start);
+    let mut stopped: Option<Instant> = None;
+    let mut finished = false;
+    let who = format!("{} on {}", job.scenario.name, job.device.id);
+    loop {
+        match lines.recv_timeout(Duration::from_millis(20)) {
+            Ok(Line::Stalled { doing, seconds }) => {
+                child.kill();
+                return End::Hang(format!("no progress for {seconds:.1} s in: {doing}"));
+            }
+            Ok(Line::Refused { text, .. }) => return End::Refused(text),
+            Ok(line) => {
+                heard = Instant::now();
+                finished |= matches!(line, Line::Finished { .. });
+                told.hear(line);
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) if finished => {
+                // What comes after the account is the driver's own clean-up: it may crash or hang as well.
+                let exit = await_end(child.as_mut(), Duration::from_secs_f64(heartbeat));
+                return match exit {
+                    Some(e) if e.success() => {
+                        if stopped.is_some() {
+                            End::Stopped
+                        } else {
+                            End::Finished
+                        }
+                    }
+                    Some(e) => End::Crash(format!("{} at the end of the process", e.words())),
+                    None => End::Hang(format!("the process did not end within {heartbeat:.1} s")),
+                };
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                let how = ending(child.as_mut());
+                return if stopped.is_some() {
+                    End::Stopped
+                } else {
+                    End::Crash(format!("the worker ended by {how}; last operation: {}", told.doing))
+                };
+            }
+        }
+        let now = Instant::now();
+        if cancel.raised() && stopped.is_none() {
+            stopped = Some(now);
+            child.stop();
+        }
+        if job.cfg.fail_early && stopped.is_none() && told.now.mismatches + told.now.errors > 0 {
+            stopped = Some(now);
+            child.stop();
+        }
+        if stopped.is_some_and(|s| (now - s).as_secs_f64() > GRACE.max(0.5 * heartbeat).min(5.0)) {
+            child.kill();
+            return End::Stopped;
+        }
+        if (now - heard).as_secs_f64() > heartbeat {
+            child.kill();
+            return End::Hang(format!("the worker was silent for {heartbeat:.1} s; last operation: {}", told.doing));
+        }
+        if !finished && (now - start).as_secs_f64() > 2.0 * seconds + heartbeat + 5.0 {
+            child.kill();
+            return End::Hang(format!("the worker did not end long after its time; last operation: {}", told.doing));
+        }
+        if (now - journaled).as_secs_f64() >= 60.0
+            && let Some(sample) = told.series.samples.last()
+        {
+            journaled = now;
+            let c = told.counts();
+            let entry = Entry::Running {
+                utc: utc_now(),
+                scenario: job.scenario.name.into(),
+                device: job.device.id.clone(),
+                done: c.done,
+                bytes_checked: c.bytes_checked,
+                mismatches: c.mismatches,
+                sample: sample.clone(),
+            };
+            if let Some(e) = journal.append(&entry) {
+                sink.note(&e.to_string());
+            }
+        }
+        if (now - shown).as_secs_f64() >= 0.5 {
+            shown = now;
+            let c = told.counts();
+            sink.progress(&Progress {
+                doing: format!("{who}: {} cycles, {} checked", c.done, units::bytes(c.bytes_checked)),
+                done: job.start.elapsed().as_secs(),
+                total: Some(job.cfg.seconds.ceil() as u64),
+            });
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! The process that touches the driver: it runs one phase, reports over a pipe, and may die or hang doing so.
+//!
+//! Invariants: every line is flushed at once, the name of an operation before the operation; a parent that is gone
+//! (standard input at its end, or a broken pipe) ends the worker.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::base::record::StressSample;
+use crate::base::stats::{quantile, sorted};
+use crate::base::{Absence, Cancel, Code, DeviceInfo, Env, Error, Result, os};
+use crate::device::cpu::Pin;
+use crate::device::faulty::{FaultPlan, Faulty};
+use crate::device::probe::{CpuConfig, Select, open};
+use crate::device::{Device, LedgerState};
+
+use super::scenario::{self, Counts, Ctx, Meter};
+
+/// What a worker is to do; handed over as JSON.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Task {
+    /// Devices as `--device` names them; `None` for the default ones.
+    pub device: Option<String>,
+    /// The phase; `None` only lists the devices.
+    pub phase: Option<Phase>,
+}
+
+/// One phase: a scenario on one device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Phase {
+    /// Scenario name.
+    pub scenario: String,
+    /// Seconds, references included.
+    pub seconds: f64,
+    /// Threads for scenarios that use many.
+    pub threads: u32,
+    /// A lane without progress for this long is stuck.
+    pub heartbeat: f64,
+    /// Seed of everything random.
+    pub seed: u64,
+    /// A planted fault.
+    pub inject: Option<String>,
+}
+
+/// What a worker says, one JSON object per line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "say", rename_all = "kebab-case")]
+pub enum Line {
+    /// The devices of the selection, opened, and what is not there.
+    Devices {
+        /// Usable devices.
+        devices: Vec<DeviceInfo>,
+        /// The others, with reasons.
+        absent: Vec<Absence>,
+    },
+    /// A lane is about to do this.
+    Op {
+        /// The lane (thread).
+        lane: u32,
+        /// The operation.
+        doing: String,
+    },
+    /// A sample and the counts so far.
+    Sample {
+        /// The sample.
+        sample: StressSample,
+        /// Counts.
+        counts: Counts,
+        /// Seconds tested so far.
+        tested: f64,
+    },
+    /// A wrong result or a failed operation, in words.
+    Finding {
+        /// Which case, which element, which error.
+        what: String,
+    },
+    /// Something that is left out, with its reason.
+    NotTested {
+        /// What and why.
+        what: String,
+    },
+    /// A lane made no progress for longer than the heartbeat.
+    Stalled {
+        /// The operation that does not return.
+        doing: String,
+        /// Seconds without progress.
+        seconds: f64,
+    },
+    /// The phase is over.
+    Finished {
+        /// Counts.
+        counts: Counts,
+        /// Seconds tested.
+        tested: f64,
+        /// The scenario's own counts.
+        counters: BTreeMap<String, u64>,
+        /// The ledger before the first and after the last operation.
+        ledger: (LedgerState, LedgerState),
+        /// Errors of releases, which had nobody to return to.
+        release_errors: Vec<String>,
+    },
+    /// The worker cannot do the task.
+    Refused {
+        /// Code of the error.
+        code: String,
+        /// The error in words.
+        text: String,
+    },
+}
+
+/// Runs a task in a worker process: the hidden subcommand `stress-worker`. `task` is the JSON of a [`Task`], `out` the
+/// pipe to the parent. The end of standard input asks the worker to stop; one that does not manage within ten seconds
+/// aborts itself, so that no orphan keeps a device busy.
+///
+/// Errors: `BadArgument` for a task that is not valid; everything else is reported on `out`.
+pub fn worker(task: &str, out: &mut (dyn Write + Send), env: &Env) -> Result<()> {
+    let stop = Cancel::new();
+    let raise = stop.clone();
+    std::thread::spawn(move || {
+        let mut byte = [0u8; 64];
+        // A read error means the same as the end: nobody is there any more.
+        while std::io::stdin().read(&mut byte).is_ok_and(|n| n > 0) {}
+        raise.raise();
+        std::thread::sleep(Duration::from_secs(10));
+        std::process::abort();
+    });
+    run_task(task, out, env, stop)
+}
+
+/// The same without a claim on standard input: `stop` ends the phase. For tests and library users.
+pub fn run_task(task: &str, out: &mut (dyn Write + Send), env: &Env, stop: Cancel) -> Result<()> {
+    let task: Task = serde_json::from_str(task)
+        .map_err(|e| Error::new(Code::BadArgument, "the worker's task is not valid").caused_by(e))?;
+    let select = task.device.as_deref().map_or(Ok(Select::Default), Select::parse)?;
+    // Workers of the CPU device stay unpinned: a soak shares the machine with others.
+    let rig = match open(&select, env, CpuConfig { threads: 0, pin: Pin::Free }) {
+        Ok(rig) => rig,
+        Err(e) => return say(out, &Line::Refused { code: e.code().name().into(), text: e.to_string() }),
+    };
+    let Some(phase) = task.phase else {
+        let devices = rig.devices.iter().map(|d| d.info().clone()).collect();
+        return say(out, &Line::Devices { devices, absent: rig.absent });
+    };
+    let Some(device) = rig.devices.into_iter().next() else {
+        let text = "the selection holds no device".to_string();
+        return say(out, &Line::Refused { code: Code::DeviceMissing.name().into(), text });
+    };
+    run_phase(device, &phase, out, stop)
+}
+
+fn say(out: &mut (dyn Write + Send), line: &Line) -> Result<()> {
+    let lost = |e: std::io::Error| Error::new(Code::Io, "the parent does not listen").caused_by(e);
+    let mut text = serde_json::to_vec(line).map_err(|e| lost(e.into()))?;
+    text.push(b'\n');
+    out.write_all(&text).and_then(|()| out.flush()).map_err(lost)
+}
+
+/// Runs a phase on an opened device and reports on `out` until it is over or `stop` is raised.
+pub fn run_phase(device: Arc<dyn Device>, phase: &Phase, out: &mut (dyn Write + Send), stop: Cancel) -> Result<()> {
+    let scenario = scenario::find(&phase.scenario)?;
+    let planted = Planted::parse(phase.inject.as_deref())?;
+    let device = planted.plant(device);
+    // Longer than the heartbeat, so that the watch names a stuck lane before its wait gives up.
+    let deadline = Duration::from_secs_f64((2.0 * phase.heartbeat).clamp(1.0, 600.0));
+    let meter = Meter::new(out, (scenario.lanes)(phase.threads), stop, deadline, planted.crash_after());
+    let before = device.ledger().state();
+    let start = Instant::now();
+    let ctx = Ctx {
+        device: Arc::clone(&device),
+        seconds: phase.seconds,
+        threads: phase.threads,
+        seed: phase.seed,
+        start,
+        idle: planted == Planted::Zero,
+        meter: &meter,
+    };
+    let ended = std::thread::scope(|scope| {
+        let work = scope.spawn(|| (scenario.run)(&ctx));
+        watch(&meter, phase, start, || work.is_finished());
+        work.join()
+    });
+    match ended {
+        Ok(Ok(())) => {}
+        // The device is lost or the scenario cannot go on; the error is counted already or counted here.
+        Ok(Err(e)) if meter.counts().errors > 0 => log::debug!("the phase ended early: {e}"),
+        Ok(Err(e)) => {
+            meter.failed(&e);
+        }
+        // A panic is a crash of the worker and must look like one.
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+    let after = device.ledger().state();
+    meter.send(&Line::Finished {
+        counts: meter.counts(),
+        tested: meter.tested_seconds(),
+        counters: meter.counters(),
+        ledger: (before, after),
+        release_errors: device.ledger().release_errors(),
+    });
+    Ok(())
+}
+
+/// Samples and watches the lanes until the work is over.
+fn watch(meter: &Meter<'_>, phase: &Phase, start: Instant, over: impl Fn() -> bool) {
+    // About once a second, and some twenty times in a short phase.
+    let every = (phase.seconds / 20.0).clamp(0.05, 1.0);
+    let mut last = (0.0, 0u64);
+    let mut seen: Vec<(Option<u64>, Instant, bool)> = vec![(None, start, false); meter.lanes().len()];
+    loop {
+        let ended = over();
+        let t = start.elapsed().as_secs_f64();
+        if t - last.0 >= every || ended {
+            let counts = meter.counts();
+            let sample = sample(meter, t, (counts.done - last.1) as f64 / (t - last.0).max(1e-9));
+            last = (t, counts.done);
+            meter.send(&Line::Sample { sample, counts, tested: meter.tested_seconds() });
+        }
+        if ended {
+            return;
+        }
+        for (lane, state) in meter.lanes().into_iter().zip(&mut seen) {
+            let steps = lane.as_ref().map(|l| l.0);
+            if steps != state.0 || steps.is_none() {
+                *state = (steps, Instant::now(), false);
+            } else if let Some((_, doing)) = lane {
+                let seconds = state.1.elapsed().as_secs_f64();
+                if seconds > phase.heartbeat && !state.2 {
+                    state.2 = true;
+                    meter.send(&Line::Stalled { doing, seconds });
+                }
+            }
+        }
+        std::thread::sleep(Duration::from_millis(20).min(Duration::from_secs_f64(every)));
+    }
+}
+
+fn sample(meter: &Meter<'_>, t: f64, rate: f64) -> StressSample {
+    let times = sorted(&meter.take_times());
+    let at = |q: f64| (!times.is_empty()).then(|| quantile(&times, q));
+    let ledger = meter.last_quiet().unwrap_or_default();
+    StressSample {
+        t,
+        buffers: ledger.buffers,
+        buffer_bytes: ledger.bytes,
+        objects: ledger.objects(),
+        rss_bytes: os::rss_bytes(),
+        fds: os::open_fds(),
+        threads: os::threads(),
+        rate,
+        p50_s: at(0.5),
+        p99_s: at(0.99),
+    }
+}
+
+/// What `--inject` plants: faults of the worker itself, or of the device.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Planted {
+    /// Nothing.
+    Nothing,
+    /// The scenario does no work.
+    Zero,
+    /// The process aborts in the middle of the work.
+    Crash,
+    /// The device misbehaves by this plan.
+    Device(FaultPlan),
+}
+
+/// Cycles before a planted crash.
+const CRASH_AFTER: u64 = 200;
+
+impl Planted {
+    /// Reads `--inject`: `zero`, `crash`, or a plan of the faulty device such as `leak` or `bitflip@every=50`.
+    /// `BadArgument` lists what there is.
+    pub fn parse(text: Option<&str>) -> Result<Self> {
+        match text {
+            None => Ok(Planted::Nothing),
+            Some("zero") => Ok(Planted::Zero),
+            Some("crash") => Ok(Planted::Crash),
+            Some(text) => FaultPlan::parse(text)
+                .map(Planted::Device)
+                .map_err(|e| Error::new(e.code(), format!("{} crash zero", e.detail()))),
+        }
+    }
+
+    fn crash_after(&self) -> Option<u64> {
+        (*self == Planted::Crash).then_some(CRASH_AFTER)
+    }
+
+    fn plant(&self, device: Arc<dyn Device>) -> Arc<dyn Device> {
+        match self {
+            Planted::Device(plan) => Arc::new(Faulty::new(device, plan.clone())),
+            _ => device,
+        }
+    }
+}

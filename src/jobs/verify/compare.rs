@@ -1,0 +1,232 @@
+//! One output against the oracle, element by element: what is wrong, where, by how much, and in which pattern.
+
+use crate::base::exact::{Exact, min_normal, ulp};
+use crate::base::{Code, DType, Error, HostTensor, Result};
+use crate::op::Reference;
+use crate::op::tolerance::{Bound, Judged};
+
+/// The outcome of one output.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Comparison {
+    pub(super) compared: u64,
+    pub(super) wrong: u64,
+    pub(super) undefined: u64,
+    pub(super) max_ulp: f64,
+    pub(super) max_rel: f64,
+    pub(super) max_abs: f64,
+    pub(super) max_scaled: f64,
+    pub(super) worst: Option<Worst>,
+    /// First and last wrong element.
+    span: Option<(u64, u64)>,
+    /// All wrong elements hold zero.
+    zeros: bool,
+    /// All elements are equal although the oracle's are not: their value.
+    constant: Option<String>,
+}
+
+/// The element whose error is the largest share of its bound.
+#[derive(Clone, Debug)]
+pub(super) struct Worst {
+    pub(super) index: u64,
+    pub(super) at: Vec<u64>,
+    pub(super) got: String,
+    pub(super) want: String,
+    pub(super) error: Option<f64>,
+    pub(super) bound: f64,
+    share: f64,
+}
+
+/// Compares `got` with the oracle. `flushed` is the oracle's answer for inputs without subnormals, for languages that may
+/// flush them: an element is right if it is right by either.
+pub(super) fn compare(
+    bound: &Bound,
+    got: &HostTensor,
+    want: &Reference,
+    flushed: Option<&Reference>,
+) -> Result<Comparison> {
+    let n = got.len();
+    if want.values.len() as u64 != n || want.scale.len() as u64 != n {
+        let why = format!("the oracle gave {} values and {} scales for {n}", want.values.len(), want.scale.len());
+        return Err(Error::new(Code::Internal, why));
+    }
+    let mut c = Comparison { compared: n, zeros: true, ..Comparison::default() };
+    for i in 0..n {
+        let value = Exact::read(got, i);
+        let k = i as usize;
+        let (mut exact, mut j) = (want.values[k], bound.judge(value, want.values[k], want.scale[k]));
+        if !j.ok
+            && let Some(alt) = flushed
+        {
+            let second = bound.judge(value, alt.values[k], alt.scale[k]);
+            if second.ok {
+                (exact, j) = (alt.values[k], second);
+            }
+        }
+        c.add(got.dtype, &got.shape, i, value, exact, &j);
+    }
+    let size = got.dtype.size() as usize;
+    let mut elements = got.bytes().chunks_exact(size);
+    if let Some(first) = elements.next()
+        && c.wrong > 0
+        && n > 1
+        && elements.all(|e| e == first)
+        && want.values.iter().any(|v| *v != want.values[0])
+    {
+        c.constant = Some(text(got.dtype, Exact::read(got, 0)));
+    }
+    Ok(c)
+}
+
+impl Comparison {
+    fn add(&mut self, dtype: DType, shape: &[u64], index: u64, got: Exact, want: Exact, j: &Judged) {
+        self.undefined += u64::from(j.undefined);
+        if let Some(error) = j.error {
+            let w = want.to_f64();
+            self.max_abs = self.max_abs.max(error);
+            self.max_ulp = self.max_ulp.max(error / ulp(dtype, w));
+            if w != 0.0 && w.abs() >= min_normal(dtype) {
+                self.max_rel = self.max_rel.max(error / w.abs());
+            }
+            self.max_scaled = self.max_scaled.max(j.scaled.unwrap_or(0.0));
+        }
+        let share = match j.error {
+            Some(0.0) if j.ok => return,
+            Some(error) if j.allowed > 0.0 => error / j.allowed,
+            None if j.ok => return,
+            _ => f64::INFINITY,
+        };
+        if !j.ok {
+            self.wrong += 1;
+            self.zeros &= got.to_f64() == 0.0;
+            self.span = Some((self.span.map_or(index, |s| s.0), index));
+        }
+        // A wrong element always outweighs a right one, whatever rule made it right.
+        let share = if j.ok { share.min(1.0) } else { share.max(1.0 + f64::EPSILON) };
+        if self.worst.as_ref().is_none_or(|w| share > w.share) {
+            self.worst = Some(Worst {
+                index,
+                at: coordinates(shape, index),
+                got: text(dtype, got),
+                want: text(dtype, want),
+                error: j.error,
+                bound: j.allowed,
+                share,
+            });
+        }
+    }
+
+    /// What is wrong in words: how many elements, where, in which pattern.
+    pub(super) fn pattern(&self, shape: &[u64]) -> String {
+        let (first, last) = self.span.unwrap_or((0, 0));
+        let mut out = format!("{} of {} elements beyond their bound", self.wrong, self.compared);
+        if self.wrong > 1 {
+            let place = |i| at_text(&coordinates(shape, i));
+            let all = last - first + 1 == self.wrong;
+            let end = if last + 1 == self.compared { "the last".to_string() } else { place(last) };
+            out.push_str(&format!(", {} {} to {end}", if all { "all from" } else { "within" }, place(first)));
+        }
+        if let Some(value) = &self.constant {
+            out.push_str(&format!("; suspicious: all {} elements equal {value}", self.compared));
+        } else if self.zeros && self.wrong > 0 {
+            out.push_str("; every wrong element is zero");
+        }
+        out
+    }
+}
+
+/// Index of an element in its tensor.
+pub(super) fn coordinates(shape: &[u64], index: u64) -> Vec<u64> {
+    let mut rest = index;
+    let mut at: Vec<u64> = shape
+        .iter()
+        .rev()
+        .map(|d| {
+            let i = rest % (*d).max(1);
+            rest /= (*d).max(1);
+            i
+        })
+        .collect();
+    at.reverse();
+    at
+}
+
+/// `[6,32]`.
+pub(super) fn at_text(at: &[u64]) -> String {
+    let parts: Vec<_> = at.iter().map(u64::to_string).collect();
+    format!("[{}]", parts.join(","))
+}
+
+/// A value of a dtype, short: integers in full, floats with the digits that tell them apart, plus one for the oracle's.
+fn text(dtype: DType, v: Exact) -> String {
+    let x = match v {
+        Exact::I(i) => return i.to_string(),
+        Exact::F(f) => f.hi(),
+    };
+    let digits = match dtype {
+        DType::F16 | DType::BF16 => 5,
+        DType::F32 => 9,
+        _ => 17,
+    };
+    if x == 0.0 || !x.is_finite() {
+        return format!("{x:?}").replace(".0", "");
+    }
+    if (1e-4..1e9).contains(&x.abs()) {
+        let before = x.abs().log10().floor() as i32 + 1;
+        let text = format!("{x:.*}", (digits - before).max(0) as usize);
+        return if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_string() } else { text };
+    }
+    format!("{x:.*e}", (digits - 1) as usize)
+}
+
+/// Largest absolute difference of two results of one dtype where both are finite; `None` if no pair is.
+pub(super) fn distance(a: &HostTensor, b: &HostTensor) -> Option<f64> {
+    (0..a.len().min(b.len()))
+        .map(|i| Exact::read(a, i).add(Exact::read(b, i).neg()).abs_f64())
+        .filter(|d| d.is_finite())
+        .reduce(f64::max)
+}
+
+/// Number of elements that show the first poison in one run and the second in the other, and the first of them: they
+/// were never written.
+pub(super) fn unwritten(first: (&HostTensor, u8), second: (&HostTensor, u8)) -> (u64, u64) {
+    let size = first.0.dtype.size() as usize;
+    let shows = |t: &[u8], poison: u8| t.iter().all(|b| *b == poison);
+    let pairs = first.0.bytes().chunks_exact(size).zip(second.0.bytes().chunks_exact(size));
+    let mut found = pairs.enumerate().filter(|(_, (a, b))| shows(a, first.1) && shows(b, second.1)).map(|(i, _)| i);
+    match found.next() {
+        Some(i) => (1 + found.count() as u64, i as u64),
+        None => (0, 0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn coordinates_count_row_by_row() {
+        assert_eq!(coordinates(&[7, 33], 6 * 33 + 32), [6, 32]);
+        assert_eq!(coordinates(&[2, 3, 5], 29), [1, 2, 4]);
+        assert!(coordinates(&[], 0).is_empty());
+    }
+
+    #[test]
+    fn values_are_printed_so_that_they_differ() {
+        let one = text(DType::F32, Exact::f(1.0));
+        let next = text(DType::F32, Exact::f(f64::from(1.0f32.next_up())));
+        assert_eq!(one, "1");
+        assert_ne!(one, next);
+        assert_eq!(text(DType::F32, Exact::f(-0.0)), "-0");
+        assert_eq!(text(DType::F64, Exact::f(f64::INFINITY)), "inf");
+        assert_eq!(text(DType::I64, Exact::I(i128::from(i64::MIN))), "-9223372036854775808");
+        assert_eq!(text(DType::F32, Exact::f(1e-40)), "1.00000000e-40");
+    }
+
+    #[test]
+    fn only_elements_with_both_poisons_are_unwritten() {
+        let t = |v: &[i32]| HostTensor::from_slice(v, &[v.len() as u64]).unwrap();
+        let poisoned = i32::from_ne_bytes([0x5A; 4]);
+        assert_eq!(unwritten((&t(&[1, -1, -1]), 0xFF), (&t(&[1, -1, poisoned]), 0x5A)), (1, 2));
+        assert_eq!(unwritten((&t(&[1, -1]), 0xFF), (&t(&[1, -1]), 0x5A)), (0, 0));
+    }
+}

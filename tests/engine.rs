@@ -1,0 +1,403 @@
+//! The engine from outside: routing by profile, its explanations, and what happens when a device fails.
+
+use std::sync::Arc;
+
+use gpuctl::base::record::CalibratePoint;
+use gpuctl::base::rng::Philox;
+use gpuctl::base::{Attrs, Backend, Code, DType, DeviceClass, DeviceInfo, Env, Fill, HostTensor};
+use gpuctl::device::Device;
+use gpuctl::device::cpu::{CpuDevice, Pin, available_threads};
+use gpuctl::device::faulty::{Fault, FaultPlan, Faulty, On, Rule, When};
+use gpuctl::device::probe::{self, CpuConfig, Select};
+use gpuctl::engine::{Engine, Placement, Why};
+use gpuctl::kernel::Isa;
+use gpuctl::op;
+use gpuctl::profile::{Entry, Host, Kind, Place, Profile, ProfileDevice, Reason, Verdict};
+
+/// A CPU device under another identity: enough of a second device to route to on any machine.
+struct Second {
+    inner: CpuDevice,
+    info: DeviceInfo,
+}
+
+impl Second {
+    fn new(uid: &str, class: DeviceClass) -> Arc<dyn Device> {
+        let inner = CpuDevice::new(1, Isa::detect(), Pin::Free).unwrap();
+        let info = DeviceInfo {
+            id: format!("opencl:{uid}"),
+            uid: uid.into(),
+            name: format!("second device {uid}"),
+            backend: Backend::Opencl,
+            class,
+            ..inner.info().clone()
+        };
+        Arc::new(Second { inner, info })
+    }
+}
+
+impl Device for Second {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+    fn serial(&self) -> u64 {
+        self.inner.serial()
+    }
+    fn clock(&self) -> Arc<dyn gpuctl::base::Clock> {
+        self.inner.clock()
+    }
+    fn ledger(&self) -> &Arc<gpuctl::device::Ledger> {
+        self.inner.ledger()
+    }
+    fn memory(&self) -> gpuctl::device::MemoryState {
+        self.inner.memory()
+    }
+    fn alloc(&self, bytes: u64, kind: gpuctl::device::MemoryKind) -> gpuctl::base::Result<gpuctl::device::Buffer> {
+        self.inner.alloc(bytes, kind)
+    }
+    fn build(
+        &self,
+        source: gpuctl::device::Source<'_>,
+        cached: Option<&[u8]>,
+    ) -> gpuctl::base::Result<gpuctl::device::Program> {
+        self.inner.build(source, cached)
+    }
+    fn queue(&self) -> gpuctl::base::Result<Box<dyn gpuctl::device::Queue>> {
+        self.inner.queue()
+    }
+    fn health(&self) -> gpuctl::device::Health {
+        self.inner.health()
+    }
+}
+
+fn env() -> Env {
+    Env::default()
+}
+
+fn host() -> Host {
+    let cpu = CpuDevice::new(1, Isa::detect(), Pin::Free).unwrap();
+    Host { cpu: cpu.info().name.clone(), isa: Isa::detect().name().into(), ..Host::default() }
+}
+
+fn entry(op: &str, unit: &str, family: &str, uid: &str, threshold: u64) -> Entry {
+    let point = |size: u64| CalibratePoint {
+        size,
+        cpu_s: size as f64 * 1e-9,
+        gpu_s: 1e-6 + size as f64 * 1e-10,
+        ratio_ci: [0.9, 1.1],
+        pairs: 5,
+    };
+    Entry {
+        op: op.into(),
+        dtype: "f32".into(),
+        family: family.into(),
+        device: uid.into(),
+        residency: "always".into(),
+        threads: available_threads() as u32,
+        cpu_variant: "auto".into(),
+        verdict: Verdict::Crossing,
+        unit: unit.into(),
+        crossing: Some(threshold),
+        threshold: Some(threshold),
+        n: 2,
+        verify: "ok".into(),
+        points: vec![point(10), point(100_000)],
+        ..Entry::default()
+    }
+}
+
+/// A synthetic profile: gemm from 48³ and softmax from 5,000 elements on go to each of the devices.
+fn profile(devices: &[&DeviceInfo]) -> Profile {
+    let mut p = Profile::new(Kind::Calibrated, "synthetic");
+    p.host = Some(host());
+    for d in devices {
+        p.devices.push(ProfileDevice::of(d));
+        p.entries.push(entry("gemm", "dim", "square", &d.uid, 48));
+        p.entries.push(entry("softmax", "elements", "rows", &d.uid, 5_000));
+    }
+    p
+}
+
+fn engine_with(device: &Arc<dyn Device>) -> Engine {
+    let p = profile(&[device.info()]);
+    Engine::builder().env(env()).profile_value(p).device(Arc::clone(device)).build().unwrap()
+}
+
+fn matrix(n: u64) -> HostTensor {
+    let values: Vec<f32> = (0..n * n).map(|i| (i % 7) as f32 - 3.0).collect();
+    HostTensor::from_slice(&values, &[n, n]).unwrap()
+}
+
+fn gemm(engine: &Engine, n: u64) -> gpuctl::engine::Outcome {
+    engine.run("gemm", &[&matrix(n), &matrix(n)], &Attrs::new()).unwrap()
+}
+
+#[test]
+fn both_sides_of_a_threshold() {
+    let device = Second::new("a", DeviceClass::Discrete);
+    let engine = engine_with(&device);
+    let small = gemm(&engine, 47);
+    assert_eq!((small.ran_on.as_str(), small.fallback.as_deref()), ("cpu", None));
+    assert_eq!(small.decision.why, Why::Profile(Reason::BelowThreshold));
+    let large = gemm(&engine, 48);
+    assert_eq!(large.ran_on, "opencl:a");
+    assert_eq!(large.decision.why, Why::Profile(Reason::ReachesThreshold));
+    // Small integers: both sides compute the same bits.
+    let cpu = Engine::builder().env(env()).placement(Placement::ForceCpu).build().unwrap();
+    assert_eq!(gemm(&cpu, 48).outputs, large.outputs);
+    assert_eq!(engine.stats(), gpuctl::engine::Stats { cpu: 1, gpu: 1, fallbacks: 0 });
+    // Not a square: no evidence, so the CPU, however large.
+    let (a, b) = (HostTensor::zeros(DType::F32, &[512, 64]).unwrap(), HostTensor::zeros(DType::F32, &[64, 8]).unwrap());
+    let narrow = engine.run("gemm", &[&a, &b], &Attrs::new()).unwrap();
+    assert_eq!((narrow.ran_on.as_str(), narrow.outputs[0].shape.as_slice()), ("cpu", &[512, 8][..]));
+    assert_eq!(narrow.decision.why, Why::Profile(Reason::NoFamily));
+}
+
+/// The explanation is the decision: over random cases of every op, `why` names the device on which `run` then runs.
+#[test]
+fn explanations_are_what_happens() {
+    let device = Second::new("a", DeviceClass::Discrete);
+    let engine = engine_with(&device);
+    let rng = Philox::new(3);
+    let (mut runs, mut gpu) = (0, 0);
+    for (stream, op) in op::all().enumerate() {
+        for i in 0..12 {
+            let size = 1 + rng.u64(stream as u64, i) % 96;
+            let size = if op.unit == op::Unit::Dim { size } else { size * size };
+            for dtype in op.dtypes.iter().filter(|d| matches!(d, DType::F32 | DType::I32)) {
+                let case = op.case(*dtype, &(op.families[0].sweep)(size), Attrs::new(), Fill::Uniform).unwrap();
+                let inputs = op::case::inputs(op, &case).unwrap();
+                let inputs: Vec<&HostTensor> = inputs.iter().collect();
+                let Ok(outcome) = engine.run(op.name, &inputs, &Attrs::new()) else { continue };
+                let why = engine.why(&case).unwrap();
+                assert_eq!(why, outcome.decision, "{case}");
+                assert_eq!(why.device, outcome.ran_on, "{case}");
+                assert_eq!(why.place == Place::Gpu, outcome.ran_on == "opencl:a", "{case}");
+                runs += 1;
+                gpu += usize::from(why.place == Place::Gpu);
+            }
+        }
+    }
+    assert!(runs > 100 && gpu > 10, "{runs} runs, {gpu} of them on the device: too few to mean much");
+}
+
+#[test]
+fn the_faster_of_two_winners_is_chosen() {
+    let (a, b) = (Second::new("a", DeviceClass::Discrete), Second::new("b", DeviceClass::Discrete));
+    let mut p = profile(&[a.info(), b.info()]);
+    for point in p.entries.iter_mut().filter(|e| e.device == "b").flat_map(|e| &mut e.points) {
+        point.gpu_s /= 4.0;
+    }
+    let engine = Engine::builder().env(env()).profile_value(p).device(a).device(b).build().unwrap();
+    assert_eq!(gemm(&engine, 64).ran_on, "opencl:b");
+}
+
+#[test]
+fn other_machines_profiles_are_not_believed() {
+    let device = Second::new("a", DeviceClass::Discrete);
+    let build = |p: Profile| Engine::builder().env(env()).profile_value(p).device(Arc::clone(&device)).build().unwrap();
+
+    let mut p = profile(&[device.info()]);
+    p.host.as_mut().unwrap().cpu = "another CPU".into();
+    let out = gemm(&build(p), 64);
+    assert!(out.ran_on == "cpu" && matches!(out.decision.why, Why::OtherHost(_)), "{}", out.decision);
+    assert!(out.decision.to_string().contains("another CPU"));
+
+    let other = DeviceInfo { name: "another chip".into(), ..device.info().clone() };
+    let out = gemm(&build(profile(&[&other])), 64);
+    assert!(out.ran_on == "cpu" && out.decision.to_string().contains("profile-stale"), "{}", out.decision);
+
+    let driver = DeviceInfo { driver: "older".into(), ..device.info().clone() };
+    let out = gemm(&build(profile(&[&driver])), 64);
+    assert!(out.ran_on == "opencl:a" && out.decision.to_string().contains("other driver"), "{}", out.decision);
+
+    let mut p = profile(&[device.info()]);
+    p.entries.iter_mut().for_each(|e| e.threads += 1);
+    let out = gemm(&build(p), 64);
+    assert_eq!((out.ran_on.as_str(), out.decision.why), ("cpu", Why::Profile(Reason::OtherThreads)));
+
+    let engine = Engine::builder().env(env()).profile_value(profile(&[device.info()])).device(Arc::clone(&device));
+    let out = gemm(&engine.cpu_variant("naive").build().unwrap(), 64);
+    assert_eq!((out.variant, out.decision.why), ("naive", Why::Profile(Reason::OtherCpuVariant)));
+}
+
+#[test]
+fn presets_use_real_gpus_only_and_say_that_they_assume() {
+    let build = |class| {
+        let disabled = Env { ..env() };
+        let device = Second::new("a", class);
+        // Only the device given: no driver of this machine takes part.
+        let select = Select::Named(vec!["opencl:a".into()]);
+        let builder = Engine::builder().env(disabled).profile("preset:always-gpu").device(device);
+        (builder.clone().devices(select).build().unwrap(), builder)
+    };
+    let (engine, _) = build(DeviceClass::Discrete);
+    let out = gemm(&engine, 4);
+    assert_eq!(out.ran_on, "opencl:a");
+    assert!(out.decision.assumed && out.decision.to_string().contains("assumed, not measured"), "{}", out.decision);
+    let (named, builder) = build(DeviceClass::Software);
+    assert_eq!(gemm(&named, 4).ran_on, "opencl:a", "a software device runs when named");
+    let unnamed = gemm(&builder.build().unwrap(), 4);
+    assert_ne!(unnamed.ran_on, "opencl:a", "and never otherwise");
+}
+
+#[test]
+fn disabled_and_forced() {
+    let device = Second::new("a", DeviceClass::Discrete);
+    let p = profile(&[device.info()]);
+    let off = Env { disable_gpu: true, ..env() };
+    let base = Engine::builder().profile_value(p).device(Arc::clone(&device));
+    let out = gemm(&base.clone().env(off.clone()).build().unwrap(), 64);
+    assert_eq!((out.ran_on.as_str(), out.decision.why), ("cpu", Why::Disabled));
+    let force = |id: &str, env: Env| base.clone().env(env).placement(Placement::ForceGpu(id.into())).build();
+    assert_eq!(force("opencl:a", off).unwrap_err().code(), Code::DeviceDisabled);
+    assert_eq!(force("cuda:77", env()).unwrap_err().code(), Code::DeviceMissing);
+    let forced = gemm(&force("opencl:a", env()).unwrap(), 2);
+    assert_eq!((forced.ran_on.as_str(), forced.decision.why), ("opencl:a", Why::Forced));
+    let cpu = gemm(&base.env(env()).placement(Placement::ForceCpu).build().unwrap(), 64);
+    assert_eq!((cpu.ran_on.as_str(), cpu.decision.why), ("cpu", Why::Forced));
+}
+
+#[test]
+fn the_profile_is_searched_in_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("profile.toml");
+    let auto = |env: &Env| Engine::builder().env(env.clone()).build();
+    let nowhere = Env { config_dir: Some(dir.path().into()), ..env() };
+    assert_eq!(auto(&nowhere).unwrap().profile().name, "always-cpu");
+    std::fs::write(&file, Profile::new(Kind::Calibrated, "mine").to_toml().unwrap()).unwrap();
+    assert_eq!(auto(&nowhere).unwrap().profile().name, "mine");
+    let named = Env { profile: Some("preset:high-end".into()), ..nowhere.clone() };
+    assert_eq!(auto(&named).unwrap().profile().name, "high-end");
+    let argument = Engine::builder().env(named).profile("low-end").build().unwrap();
+    assert_eq!(argument.profile().name, "low-end");
+    // A damaged file is an error, never a silent always-cpu.
+    std::fs::write(&file, "schema = 1\n").unwrap();
+    assert_eq!(auto(&nowhere).unwrap_err().code(), Code::ProfileTruncated);
+    let missing = Env { profile: Some("/nonexistent.toml".into()), ..env() };
+    let e = auto(&missing).unwrap_err();
+    assert_eq!((e.code(), e.class()), (Code::ProfileNotFound, gpuctl::base::Class::Usage));
+}
+
+fn faulty(on: On, when: When, fault: Fault) -> Arc<dyn Device> {
+    let plan = FaultPlan { text: "test".into(), rules: vec![Rule { on, when, fault }] };
+    Arc::new(Faulty::new(Second::new("a", DeviceClass::Discrete), plan))
+}
+
+#[test]
+fn a_failing_device_is_replaced_by_the_cpu_with_fresh_operands() {
+    let good = gemm(&Engine::builder().env(env()).placement(Placement::ForceCpu).build().unwrap(), 64);
+    let faults = [
+        (On::Alloc, Fault::Fail(Code::OutOfDeviceMemory), "out-of-device-memory"),
+        (On::Build, Fault::Fail(Code::CompileFailed), "compile-failed"),
+        (On::Launch, Fault::Fail(Code::LaunchFailed), "launch-failed"),
+        (On::Read, Fault::Fail(Code::TransferFailed), "transfer-failed"),
+    ];
+    for (on, fault, word) in faults {
+        let engine = engine_with(&faulty(on, When::Nth(1), fault));
+        let out = gemm(&engine, 64);
+        assert_eq!(out.ran_on, "cpu", "{word}");
+        assert_eq!(out.decision.device, "opencl:a", "the decision was the device");
+        assert!(out.fallback.as_deref().unwrap().contains(word), "{:?}", out.fallback);
+        assert_eq!(out.outputs, good.outputs);
+        assert_eq!(engine.stats().fallbacks, 1);
+        // The fault was planted once: the device is used again.
+        assert_eq!(gemm(&engine, 64).ran_on, "opencl:a", "{word}");
+    }
+    // C is read and written; after a launch that may have begun to write it, the CPU still starts from the user's C.
+    let engine = engine_with(&faulty(On::Read, When::From(1), Fault::Fail(Code::TransferFailed)));
+    let attrs = Attrs::new().with("beta", gpuctl::base::Attr::Float(1.0));
+    let (zero, c) = (HostTensor::zeros(DType::F32, &[64, 64]).unwrap(), matrix(64));
+    let out = engine.run("gemm", &[&zero, &zero, &c], &attrs).unwrap();
+    assert!(out.fallback.is_some());
+    assert_eq!(out.outputs[0].to_vec::<f32>().unwrap(), c.to_vec::<f32>().unwrap());
+}
+
+#[test]
+fn a_lost_device_is_not_asked_again() {
+    let engine = engine_with(&faulty(On::Launch, When::Nth(2), Fault::Lose));
+    assert_eq!(gemm(&engine, 64).ran_on, "opencl:a");
+    assert!(gemm(&engine, 64).fallback.unwrap().contains("device-lost"));
+    let later = gemm(&engine, 64);
+    assert_eq!((later.ran_on.as_str(), later.fallback), ("cpu", None));
+    assert!(matches!(later.decision.why, Why::Quarantined(_)), "{}", later.decision);
+    assert_eq!(engine.stats(), gpuctl::engine::Stats { cpu: 2, gpu: 1, fallbacks: 1 });
+}
+
+#[test]
+fn without_fallback_the_error_comes_out() {
+    let device = faulty(On::Alloc, When::From(1), Fault::Fail(Code::OutOfDeviceMemory));
+    let p = profile(&[device.info()]);
+    let engine = Engine::builder().env(env()).profile_value(p).device(device).no_fallback().build().unwrap();
+    let e = engine.run("gemm", &[&matrix(64), &matrix(64)], &Attrs::new()).unwrap_err();
+    assert_eq!(e.code(), Code::OutOfDeviceMemory);
+    assert_eq!(engine.stats().fallbacks, 0);
+}
+
+#[test]
+fn a_mistake_of_the_caller_is_no_fallback() {
+    let engine = engine_with(&Second::new("a", DeviceClass::Discrete));
+    let cases: [(&str, Vec<HostTensor>, Code); 3] = [
+        ("gemm", vec![matrix(64), matrix(63)], Code::ShapeMismatch),
+        ("gem", vec![matrix(64)], Code::UnknownOp),
+        ("tanh", vec![HostTensor::zeros(DType::I32, &[4]).unwrap()], Code::DTypeUnsupported),
+    ];
+    for (op, inputs, code) in cases {
+        let inputs: Vec<&HostTensor> = inputs.iter().collect();
+        assert_eq!(engine.run(op, &inputs, &Attrs::new()).unwrap_err().code(), code, "{op}");
+    }
+    assert_eq!(engine.stats(), gpuctl::engine::Stats::default());
+}
+
+#[test]
+fn threads_share_an_engine() {
+    let engine = engine_with(&Second::new("a", DeviceClass::Discrete));
+    let want = gemm(&engine, 64).outputs;
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| (0..5).for_each(|_| assert_eq!(gemm(&engine, 64).outputs, want)));
+        }
+    });
+    assert_eq!(engine.stats().gpu, 21);
+}
+
+/// The same on a real driver: PoCL here, a GPU's driver elsewhere.
+#[test]
+fn routes_to_a_real_opencl_device() {
+    let required = std::env::var("GPUCTL_REQUIRE").unwrap_or_default().split(',').any(|b| b.trim() == "opencl");
+    let config = CpuConfig { threads: 1, pin: Pin::Free };
+    let seen = probe::inventory_of(&[Backend::Opencl], &env(), config).unwrap();
+    let Some(found) = seen.found.iter().find(|f| f.info.backend == Backend::Opencl) else {
+        assert!(!required, "GPUCTL_REQUIRE lists opencl: {:?}", seen.absent);
+        println!("skipped: routes_to_a_real_opencl_device: {:?}", seen.absent);
+        return;
+    };
+    let engine = Engine::builder().env(env()).profile_value(profile(&[&found.info])).build().unwrap();
+    let small = gemm(&engine, 32);
+    assert_eq!(small.ran_on, "cpu");
+    let large = gemm(&engine, 64);
+    assert_eq!(
+        (large.ran_on.as_str(), large.fallback.as_deref()),
+        (found.info.id.as_str(), None),
+        "{}",
+        large.decision
+    );
+    let cpu = Engine::builder().env(env()).placement(Placement::ForceCpu).build().unwrap();
+    assert_eq!(gemm(&cpu, 64).outputs, large.outputs);
+    let lines = gpuctl::jobs::profile::why_lines(
+        &engine,
+        &gpuctl::jobs::profile::why(&engine, "gemm", DType::F32, &[64, 64, 64], Attrs::new()).unwrap(),
+    );
+    assert!(lines[0].contains(&found.info.id), "{lines:?}");
+}
+
+/// Simulated devices run when selected, against the CPU of the same virtual machine.
+#[test]
+fn a_simulated_device_runs_when_selected() {
+    let select = Select::Named(vec!["sim:h200".into()]);
+    let builder = Engine::builder().env(env()).profile("preset:always-gpu");
+    let engine = builder.clone().devices(select).build().unwrap();
+    let out = gemm(&engine, 16);
+    assert_eq!(out.ran_on, "sim:h200");
+    assert!(out.decision.to_string().contains("simulated"), "{}", out.decision);
+    assert_ne!(gemm(&builder.build().unwrap(), 16).ran_on, "sim:h200");
+}

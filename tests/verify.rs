@@ -1,0 +1,478 @@
+//! The judge judged: every planted fault is caught, a clean run is quiet, a legal difference passes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use gpuctl::base::record::{Record, Status, VerifyRecord};
+use gpuctl::base::sink::{Cancel, Collect};
+use gpuctl::base::{Clock, DType, DeviceInfo, Exact, HostTensor, Lang, Result};
+use gpuctl::device::cpu::{CpuDevice, Pin};
+use gpuctl::device::probe::Rig;
+use gpuctl::device::{
+    Buffer, Device, Health, Launch, Ledger, Mark, MemoryKind, MemoryState, Program, Queue, Source, Span, Waited,
+};
+use gpuctl::jobs::verify::{self, VerifyConfig, VerifySummary, line};
+use gpuctl::kernel::Isa;
+use gpuctl::op::{self, Tier, case};
+
+fn cpu() -> Arc<dyn Device> {
+    Arc::new(CpuDevice::new(2, Isa::detect(), Pin::Free).unwrap())
+}
+
+fn config() -> VerifyConfig {
+    VerifyConfig {
+        ops: op::all().collect(),
+        dtypes: None,
+        tier: Tier::Smoke,
+        case: None,
+        variant: None,
+        all_variants: false,
+        mutant: None,
+    }
+}
+
+fn one(name: &str) -> VerifyConfig {
+    VerifyConfig { case: Some(case::parse(name).unwrap()), ..config() }
+}
+
+fn run(cfg: &VerifyConfig, devices: Vec<Arc<dyn Device>>) -> (VerifySummary, Vec<VerifyRecord>) {
+    let rig = Rig { devices, cpu: cpu(), absent: Vec::new() };
+    let mut sink = Collect::default();
+    let summary = verify::run(cfg, &rig, &mut sink, &Cancel::new()).unwrap();
+    let records = sink.records.into_iter().filter_map(|r| match r {
+        Record::Verify(v) => Some(*v),
+        _ => None,
+    });
+    (summary, records.collect())
+}
+
+/// Changes an output on its way from the device; the first argument counts the reads of this output.
+type Edit = Arc<dyn Fn(&mut [u8]) + Send + Sync>;
+
+/// A device that computes on the CPU and spoils what is read back.
+struct Spoilt {
+    inner: CpuDevice,
+    info: DeviceInfo,
+    edit: Edit,
+    /// Write one word behind the last operand after each launch.
+    overrun: Option<u64>,
+}
+
+impl Spoilt {
+    fn device(edit: impl Fn(&mut [u8]) + Send + Sync + 'static) -> Arc<dyn Device> {
+        Arc::new(Self::new(edit))
+    }
+    fn new(edit: impl Fn(&mut [u8]) + Send + Sync + 'static) -> Self {
+        let inner = CpuDevice::new(1, Isa::detect(), Pin::Free).unwrap();
+        let info = DeviceInfo { id: "spoilt:0".into(), uid: "spoilt:0".into(), ..inner.info().clone() };
+        Spoilt { inner, info, edit: Arc::new(edit), overrun: None }
+    }
+}
+
+impl Device for Spoilt {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+    fn serial(&self) -> u64 {
+        self.inner.serial()
+    }
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.inner.clock()
+    }
+    fn ledger(&self) -> &Arc<Ledger> {
+        self.inner.ledger()
+    }
+    fn memory(&self) -> MemoryState {
+        self.inner.memory()
+    }
+    fn alloc(&self, bytes: u64, kind: MemoryKind) -> Result<Buffer> {
+        self.inner.alloc(bytes, kind)
+    }
+    fn build(&self, source: Source<'_>, cached: Option<&[u8]>) -> Result<Program> {
+        self.inner.build(source, cached)
+    }
+    fn queue(&self) -> Result<Box<dyn Queue>> {
+        let inner = self.inner.queue()?;
+        Ok(Box::new(SpoiltQueue { inner, edit: Arc::clone(&self.edit), overrun: self.overrun }))
+    }
+    fn health(&self) -> Health {
+        self.inner.health()
+    }
+}
+
+struct SpoiltQueue {
+    inner: Box<dyn Queue>,
+    edit: Edit,
+    overrun: Option<u64>,
+}
+
+impl Queue for SpoiltQueue {
+    fn write(&mut self, dst: &Buffer, offset: u64, data: &[u8]) -> Result<()> {
+        self.inner.write(dst, offset, data)
+    }
+    fn read(&mut self, src: &Buffer, offset: u64, out: &mut [u8]) -> Result<()> {
+        self.inner.read(src, offset, out)?;
+        if offset == 0 {
+            (self.edit)(out);
+        }
+        Ok(())
+    }
+    fn copy(&mut self, src: &Buffer, from: u64, dst: &Buffer, to: u64, bytes: u64) -> Result<()> {
+        self.inner.copy(src, from, dst, to, bytes)
+    }
+    fn fill(&mut self, dst: &Buffer, offset: u64, bytes: u64, value: u8) -> Result<()> {
+        self.inner.fill(dst, offset, bytes, value)
+    }
+    fn launch(&mut self, launch: &Launch) -> Result<()> {
+        self.inner.launch(launch)?;
+        if let (Some(at), Some(last)) = (self.overrun, launch.args.last()) {
+            self.inner.write(&last.buffer, at, &[0, 0, 0, 0])?;
+        }
+        Ok(())
+    }
+    fn mark(&mut self) -> Result<Mark> {
+        self.inner.mark()
+    }
+    fn flush(&mut self) -> Result<()> {
+        self.inner.flush()
+    }
+    fn wait(&mut self, mark: Mark, deadline: Duration) -> Result<Waited> {
+        self.inner.wait(mark, deadline)
+    }
+    fn span(&mut self, from: Mark, to: Mark) -> Result<Span> {
+        self.inner.span(from, to)
+    }
+}
+
+/// Verifies one case on a device with this fault; the clean device must pass the same case.
+fn plant(name: &str, edit: impl Fn(&mut [u8]) + Send + Sync + 'static) -> VerifyRecord {
+    let (clean, records) = run(&one(name), vec![Spoilt::device(|_| {})]);
+    assert_eq!(clean.exit_code(), 0, "clean {}", line(&records[0]));
+    let (summary, mut records) = run(&one(name), vec![Spoilt::device(edit)]);
+    assert_eq!(records.len(), 1);
+    let r = records.remove(0);
+    assert_eq!(summary.exit_code() == 1, r.subject.status == Status::Failed);
+    r
+}
+
+fn caught(name: &str, edit: impl Fn(&mut [u8]) + Send + Sync + 'static) -> VerifyRecord {
+    let r = plant(name, edit);
+    let text = line(&r);
+    assert_eq!(r.subject.status, Status::Failed, "not caught: {text}");
+    assert!(text.starts_with(&format!("FAIL {name} spoilt:0 ")), "{text}");
+    assert!(text.contains(&format!("rerun: gpuctl verify --case '{name}' --device spoilt:0")), "{text}");
+    r
+}
+
+fn f32s(f: impl Fn(&mut [f32]) + Send + Sync + 'static) -> impl Fn(&mut [u8]) + Send + Sync + 'static {
+    move |bytes| {
+        let mut v: Vec<f32> = bytemuck::pod_collect_to_vec(bytes);
+        f(&mut v);
+        bytes.copy_from_slice(bytemuck::cast_slice(&v));
+    }
+}
+
+fn f64s(f: impl Fn(&mut [f64]) + Send + Sync + 'static) -> impl Fn(&mut [u8]) + Send + Sync + 'static {
+    move |bytes| {
+        let mut v: Vec<f64> = bytemuck::pod_collect_to_vec(bytes);
+        f(&mut v);
+        bytes.copy_from_slice(bytemuck::cast_slice(&v));
+    }
+}
+
+fn data(name: &str) -> Vec<HostTensor> {
+    let c = case::parse(name).unwrap();
+    case::inputs(op::find(c.op).unwrap(), &c).unwrap()
+}
+
+#[test]
+fn the_smoke_tier_is_clean_on_the_cpu_in_every_variant() {
+    let cfg = VerifyConfig { all_variants: true, ..config() };
+    let (summary, records) = run(&cfg, vec![cpu()]);
+    let bad: Vec<_> = records.iter().filter(|r| r.subject.status != Status::Ok).map(line).collect();
+    assert!(bad.is_empty(), "{}", bad.join("\n"));
+    assert_eq!(summary.exit_code(), 0);
+    assert!(records.iter().any(|r| r.subject.variant == "naive"));
+    for op in op::all() {
+        for dtype in op.dtypes {
+            let of = |r: &&VerifyRecord| r.subject.op == op.name && r.subject.dtype == *dtype;
+            let compared: u64 = records.iter().filter(of).map(|r| r.compared).sum();
+            assert!(compared > 0, "{} {dtype}: nothing was compared", op.name);
+        }
+    }
+    assert!(records.iter().all(|r| r.undefined == 0), "only WGSL leaves results open");
+}
+
+#[test]
+fn one_wrong_element_of_a_hundred_thousand() {
+    let r = caught("add/f32/n100000/-/uniform", f32s(|v| v[70_001] = v[70_001].next_up()));
+    assert_eq!((r.wrong, r.compared, r.worst_index), (1, 100_000, Some(70_001)));
+    assert_eq!(r.worst_at, [70_001]);
+    assert!(line(&r).contains("at [70001]") && line(&r).contains("max err "), "{}", line(&r));
+}
+
+#[test]
+fn two_ulps_in_f64_functions_and_products() {
+    let two_up = |x: f64| x.next_up().next_up();
+    let r = caught("exp/f64/n257/-/uniform", f64s(move |v| v.iter_mut().for_each(|x| *x = two_up(*x))));
+    // The kernel's own error may hide part of the fault, never most of it.
+    assert!(r.wrong > 200, "{}", line(&r));
+    assert!(caught("exp/f64/n257/-/uniform", f64s(move |v| v[256] = two_up(two_up(v[256])))).wrong == 1);
+    // A product of one term is rounded at most thrice; beyond that two ulps show where |A||B| = |C|.
+    let r = caught("gemm/f64/m17,n9,k1/-/integer", f64s(move |v| v.iter_mut().for_each(|x| *x = two_up(*x))));
+    assert_eq!(r.wrong, 153, "integer data leave no slack");
+    caught("gemm/f64/m4,n4,k8/-/integer", f64s(move |v| v[5] = two_up(v[5])));
+}
+
+#[test]
+fn a_flushed_subnormal() {
+    let flush = || f32s(|v| v.iter_mut().filter(|x| x.is_subnormal()).for_each(|x| *x = 0.0));
+    for name in [
+        "exp/f32/n1000/-/special",
+        "add/f32/n1000/-/special",
+        "tanh/f32/n1000/-/special",
+        "transpose/f32/m31,n32/-/special",
+    ] {
+        caught(name, flush());
+    }
+}
+
+#[test]
+fn nan_infinity_and_the_sign_of_zero() {
+    caught("softmax/f32/m7,n33/-/uniform", f32s(|v| v[40] = f32::NAN));
+    caught("add/f64/n257/-/uniform", f64s(|v| v[0] = f64::INFINITY));
+    caught("exp/f32/n1000/-/special", f32s(|v| v.iter_mut().filter(|x| x.is_nan()).for_each(|x| *x = 0.0)));
+    caught("relu/f32/n1000/-/special", f32s(|v| v.iter_mut().filter(|x| **x == 0.0).for_each(|x| *x = 0.0)));
+    let r = caught(
+        "exp/f32/n1000/-/special",
+        f32s(|v| v.iter_mut().filter(|x| x.is_infinite()).for_each(|x| *x = f32::MAX)),
+    );
+    assert!(line(&r).contains("want "), "{}", line(&r));
+}
+
+#[test]
+fn tails_zeros_constants_and_elements_never_written() {
+    let r = caught("add/f32/n257/-/uniform", f32s(|v| v[250..].fill(0.0)));
+    assert!(
+        r.subject.reason.contains("all from [250] to the last; every wrong element is zero"),
+        "{}",
+        r.subject.reason
+    );
+    let r = caught("softmax/f32/m7,n33/-/uniform", f32s(|v| v.fill(0.030_303_03)));
+    assert!(r.subject.reason.contains("suspicious: all 231 elements equal"), "{}", r.subject.reason);
+    // What a kernel leaves out shows the poison of each run, also where the right value is NaN.
+    let name = "exp/f32/n1000/-/special";
+    let nan = data(name)[0].to_vec::<f32>().unwrap().iter().position(|x| x.is_nan()).unwrap();
+    let runs = std::sync::atomic::AtomicU32::new(0);
+    let r = caught(name, move |bytes| {
+        let run = runs.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        bytes[nan * 4..nan * 4 + 4].fill(if run == 0 { 0xFF } else { 0x5A });
+    });
+    assert!(r.subject.reason.contains(&format!("1 elements were never written, the first at [{nan}]")), "{}", line(&r));
+    let r = caught("sum/i32/outer1,n257,inner1/-/uniform", |bytes| bytes[..8].fill(0xFF));
+    assert_eq!((r.worst_got.as_deref(), r.wrong), (Some("-1"), 1));
+}
+
+#[test]
+fn a_write_behind_the_end() {
+    let name = "add/f32/n257/-/uniform";
+    let device = Spoilt { overrun: Some(257 * 4), ..Spoilt::new(|_| {}) };
+    let (summary, records) = run(&one(name), vec![Arc::new(device)]);
+    assert_eq!(summary.exit_code(), 1);
+    let text = line(&records[0]);
+    assert!(text.contains("result-wrong") && text.contains("behind operand y was overwritten"), "{text}");
+}
+
+/// A long sum's bound is wider than one element, so integer data must show a lost one.
+#[test]
+fn one_element_missing_in_a_long_sum() {
+    let name = "sum/f32/outer1,n100003,inner1/-/integer";
+    let x = data(name)[0].to_vec::<f32>().unwrap();
+    let last = x.iter().copied().rfind(|x| *x != 0.0).unwrap();
+    caught(name, f32s(move |v| v[0] -= last));
+}
+
+#[test]
+fn swapped_indices() {
+    let swap = |m: usize, n: usize| {
+        f32s(move |v| {
+            let x = v.to_vec();
+            (0..m * n).for_each(|i| v[i] = x[i % m * n + i / m]);
+        })
+    };
+    caught("transpose/f32/m16,n16/-/uniform", swap(16, 16));
+    caught("transpose/f32/m33,n65/-/uniform", swap(65, 33));
+    caught("gemm/f32/m16,n16,k16/-/uniform", swap(16, 16));
+    caught(
+        "softmax/f32/m7,n33/-/uniform",
+        f32s(|v| {
+            let (a, b) = v.split_at_mut(33);
+            a.swap_with_slice(&mut b[..33]);
+        }),
+    );
+}
+
+#[test]
+fn sums_in_too_narrow_a_type() {
+    let r = caught("sum/i32/outer1,n1000,inner1/-/special", |bytes| {
+        let v = i64::from_le_bytes(bytes[..8].try_into().unwrap());
+        bytes[..8].copy_from_slice(&i64::from(v as i32).to_le_bytes());
+    });
+    assert_eq!(r.wrong, 1);
+}
+
+#[test]
+fn rounding_toward_zero_and_half_precision() {
+    let name = "exp/f16/n1025/-/uniform";
+    let x = data(name)[0].to_vec::<half::f16>().unwrap();
+    let r = caught(name, move |bytes| {
+        for (b, x) in bytes.chunks_exact_mut(2).zip(&x) {
+            let y = x.to_f64().exp();
+            let near = half::f16::from_f64(y);
+            let cut = if near.to_f64() > y { half::f16::from_bits(near.to_bits() - 1) } else { near };
+            b.copy_from_slice(&cut.to_le_bytes());
+        }
+    });
+    assert!(r.wrong > 100, "{}", line(&r));
+    let through = |bits: fn(f32) -> f32| f32s(move |v| v.iter_mut().for_each(|x| *x = bits(*x)));
+    let half = |x: f32| half::f16::from_f32(x).to_f32();
+    for name in [
+        "exp/f32/n257/-/uniform",
+        "gemm/f32/m17,n33,k65/-/uniform",
+        "softmax/f32/m7,n33/-/uniform",
+        "add/f32/n257/-/uniform",
+        "sum/f32/outer33,n65,inner1/-/uniform",
+    ] {
+        caught(name, through(half));
+    }
+}
+
+#[test]
+fn another_order_of_summation_passes() {
+    let sum =
+        |x: Vec<f32>| f32s(move |v| v[0] = x.iter().rev().step_by(2).chain(x.iter().rev().skip(1).step_by(2)).sum());
+    for fill in ["uniform", "positive"] {
+        let name = format!("sum/f32/outer1,n100003,inner1/-/{fill}");
+        let r = plant(&name, sum(data(&name)[0].to_vec().unwrap()));
+        assert_eq!(r.subject.status, Status::Ok, "{}", line(&r));
+    }
+    let name = "gemm/f32/m17,n33,k65/-/uniform";
+    let operands = data(name);
+    let (a, b) = (operands[0].to_vec::<f32>().unwrap(), operands[1].to_vec::<f32>().unwrap());
+    let r = plant(
+        name,
+        f32s(move |c| {
+            for (at, c) in c.iter_mut().enumerate() {
+                let (i, j) = (at / 33, at % 33);
+                *c = (0..65).rev().map(|p| a[i * 65 + p] * b[p * 33 + j]).sum();
+            }
+        }),
+    );
+    assert_eq!(r.subject.status, Status::Ok, "{}", line(&r));
+}
+
+#[test]
+fn a_result_that_changes_between_runs_is_flagged_and_judged() {
+    let count = std::sync::atomic::AtomicU32::new(0);
+    let name = "sum/f32/outer1,n257,inner1/-/uniform";
+    let r = plant(
+        name,
+        f32s(move |v| {
+            if count.fetch_add(1, std::sync::atomic::Ordering::SeqCst) % 2 == 1 {
+                v[0] = v[0].next_up();
+            }
+        }),
+    );
+    assert_eq!(r.subject.status, Status::Ok, "{}", line(&r));
+    assert_eq!(r.subject.flags, ["nondeterministic"]);
+    let count = std::sync::atomic::AtomicU32::new(0);
+    let r = caught(
+        name,
+        f32s(move |v| {
+            if count.fetch_add(1, std::sync::atomic::Ordering::SeqCst) % 2 == 1 {
+                v[0] += 1.0;
+            }
+        }),
+    );
+    assert!(r.subject.flags.contains(&"nondeterministic".to_string()), "the second run is judged too");
+}
+
+/// A deep stack of small faults in a large product: with integer data every bit position shows.
+#[test]
+fn any_flipped_bit_of_an_integer_product() {
+    for bit in 0..32 {
+        caught("gemm/f32/m31,n29,k37/-/integer", f32s(move |v| v[450] = f32::from_bits(v[450].to_bits() ^ 1 << bit)));
+    }
+}
+
+#[test]
+fn the_strict_line_is_told_apart_from_the_verdict() {
+    let (_, records) = run(&one("tanh/f32/n257/-/uniform"), vec![cpu()]);
+    assert_eq!(records[0].strict_met, Some(true), "{}", line(&records[0]));
+    let (_, records) = run(&one("exp/f16/n257/-/uniform"), vec![cpu()]);
+    assert_eq!(records[0].strict_met, None);
+    let far = Spoilt::device(f32s(|v| v.iter_mut().for_each(|x| *x *= 1.00001)));
+    let (_, records) = run(&one("softmax/f32/m7,n33/-/uniform"), vec![far]);
+    assert_eq!((records[0].subject.status, records[0].strict_met), (Status::Failed, Some(false)));
+}
+
+#[test]
+fn nothing_compared_is_not_a_pass() {
+    let (summary, records) = run(&one("transpose/f32/m0,n3/-/uniform"), vec![cpu()]);
+    assert_eq!((records[0].subject.status, records[0].compared), (Status::Ok, 0));
+    assert!(records[0].subject.reason.contains("nothing to compare"));
+    assert_eq!((summary.exit_code(), summary.idle.as_slice()), (4, &["cpu".to_string()][..]));
+    // A device that takes no language of the op.
+    let mut mute = Spoilt::new(|_| {});
+    mute.info.langs = vec![Lang::Wgsl];
+    mute.info.dtypes = vec![DType::I32];
+    let cfg = VerifyConfig { ops: vec![op::find("softmax").unwrap()], ..config() };
+    let (summary, records) = run(&cfg, vec![cpu(), Arc::new(mute)]);
+    assert!(summary.passed > 0 && summary.unsupported > 0);
+    assert_eq!((summary.exit_code(), summary.idle.as_slice()), (4, &["spoilt:0".to_string()][..]));
+    assert!(records.iter().all(|r| !r.subject.reason.is_empty() && !line(r).is_empty()));
+}
+
+#[test]
+fn a_product_beyond_the_oracle_is_skipped_with_a_prediction() {
+    let (summary, records) = run(&one("gemm/f32/m2000,n2000,k2000/-/uniform"), vec![cpu()]);
+    assert_eq!((summary.skipped, summary.passed, summary.exit_code()), (1, 0, 4));
+    assert_eq!(records[0].subject.reason, "predicted 560 s of oracle");
+}
+
+#[test]
+fn an_interrupted_run_keeps_what_it_has_and_says_so() {
+    let cancel = Cancel::new();
+    cancel.raise();
+    let rig = Rig { devices: vec![cpu()], cpu: cpu(), absent: Vec::new() };
+    let summary = verify::run(&config(), &rig, &mut Collect::default(), &cancel).unwrap();
+    assert!(summary.cancelled && summary.exit_code() == 4);
+}
+
+#[test]
+fn the_difference_from_the_cpu_is_told() {
+    let r = plant("softmax/f32/m7,n33/-/uniform", |_| {});
+    assert!(r.max_vs_cpu.is_some_and(|d| d < 1e-6), "{:?}", r.max_vs_cpu);
+    let (_, records) = run(&one("softmax/f32/m7,n33/-/uniform"), vec![cpu()]);
+    assert!(records[0].max_vs_cpu.is_none() || records[0].max_vs_cpu == Some(0.0));
+}
+
+/// A record must survive JSON whatever the values were.
+#[test]
+fn records_of_nan_and_infinity_survive_json() {
+    let r = caught("add/f64/n257/-/uniform", f64s(|v| (v[0], v[1]) = (f64::NAN, f64::INFINITY)));
+    let text = serde_json::to_string(&Record::Verify(Box::new(r.clone()))).unwrap();
+    let Record::Verify(back) = serde_json::from_str(&text).unwrap() else { panic!("another kind") };
+    assert_eq!(*back, r);
+    assert_eq!(r.worst_got.as_deref(), Some("NaN"));
+}
+
+#[test]
+fn an_oracle_value_is_not_a_kernel_value() {
+    // 1/3 has no f32: the oracle's value lies between two of them.
+    let c = case::parse("softmax/f32/m1,n3/-/constant").unwrap();
+    let op = op::find("softmax").unwrap();
+    let x: Vec<Vec<Exact>> = case::inputs(op, &c).unwrap().iter().map(Exact::read_all).collect();
+    let y = (op.oracle)(&c, &x)[0].values[0];
+    assert!(y.mul(Exact::f(3.0)).add(Exact::f(-1.0)).abs_f64() < 1e-30);
+}
