@@ -53,6 +53,17 @@ impl Env {
     }
 }
 
+/// Where other tools say that they are installed; looked up to find vendor libraries, never as settings of gpuctl.
+pub const OTHER_TOOLS: [&str; 6] = ["CUDA_PATH", "CUDA_HOME", "VIRTUAL_ENV", "CONDA_PREFIX", "PATH", "HOME"];
+
+/// A variable of [`OTHER_TOOLS`]; anything else is not looked up.
+pub fn of_other_tools(name: &str) -> Option<String> {
+    if !OTHER_TOOLS.contains(&name) {
+        return None;
+    }
+    std::env::var(name).ok().filter(|v| !v.is_empty())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

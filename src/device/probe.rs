@@ -93,6 +93,23 @@ pub fn absent(backend: Backend, reason: &str, next: &str) -> Probe {
     }
 }
 
+/// Entries of a folder whose names start so, in descending order, so that newer versions come first; empty if there is
+/// no such folder.
+#[cfg(feature = "cuda")]
+pub(super) fn entries(folder: &std::path::Path, start: &str) -> Vec<std::path::PathBuf> {
+    let Ok(read) = std::fs::read_dir(folder) else { return Vec::new() };
+    let starts = |p: &std::path::PathBuf| p.file_name().and_then(|n| n.to_str()).is_some_and(|n| n.starts_with(start));
+    let mut all: Vec<_> = read.filter_map(|e| e.ok().map(|e| e.path())).filter(starts).collect();
+    all.sort_unstable_by(|a, b| b.cmp(a));
+    all
+}
+
+/// What a small file of the system says, if it is there.
+#[cfg(feature = "cuda")]
+pub(super) fn text_of(path: &str) -> Option<String> {
+    std::fs::read_to_string(path).ok()
+}
+
 /// Probes one backend; a panic inside a driver crate becomes a reason.
 fn guarded(backend: Backend) -> Probe {
     let result = std::panic::catch_unwind(|| probe(backend));

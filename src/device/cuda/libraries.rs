@@ -16,11 +16,11 @@ use std::sync::{Mutex, PoisonError};
 use libloading::Library as Dl;
 
 use crate::base::{Code, DType, Error, Result};
+use crate::device::probe::entries;
 
 /// Folders that may hold NVIDIA's libraries besides those that the loader searches, best first, existing ones only.
 ///
-/// `var` looks up environment variables (CUDA_PATH, CUDA_HOME, VIRTUAL_ENV, CONDA_PREFIX, PATH, HOME: where other tools
-/// say that they are installed; gpuctl's own settings come from `base::env` alone). `root` is `/` except in tests.
+/// `var` looks up other tools' variables (see [`crate::base::env::of_other_tools`]); `root` is `/` except in tests.
 pub fn folders(var: &dyn Fn(&str) -> Option<String>, root: &Path) -> Vec<PathBuf> {
     let set = |name: &str| var(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     let mut toolkits: Vec<PathBuf> = ["CUDA_PATH", "CUDA_HOME"].iter().filter_map(|n| set(n)).collect();
@@ -58,15 +58,6 @@ pub fn folders(var: &dyn Fn(&str) -> Option<String>, root: &Path) -> Vec<PathBuf
 pub fn wheels(packages: &Path) -> Vec<PathBuf> {
     let found = entries(&packages.join("nvidia"), "").into_iter().map(|p| p.join("lib"));
     found.filter(|p| p.is_dir()).collect()
-}
-
-/// Entries of a folder whose names start so, in descending order: newer versions first.
-fn entries(folder: &Path, start: &str) -> Vec<PathBuf> {
-    let Ok(read) = std::fs::read_dir(folder) else { return Vec::new() };
-    let starts = |p: &PathBuf| p.file_name().and_then(|n| n.to_str()).is_some_and(|n| n.starts_with(start));
-    let mut all: Vec<PathBuf> = read.filter_map(|e| e.ok().map(|e| e.path())).filter(starts).collect();
-    all.sort_unstable_by(|a, b| b.cmp(a));
-    all
 }
 
 /// File names of a library for CUDA's major versions 13, 12 and 11 up to `major`, newest first, then the bare name.

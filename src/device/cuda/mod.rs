@@ -7,6 +7,7 @@
 // Calls into the driver; each block says what makes it sound.
 #![allow(unsafe_code)]
 
+pub mod cubin;
 mod driver;
 pub mod libraries;
 mod queue;
@@ -20,6 +21,7 @@ use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUresult};
 
 use crate::base::{
     Absence, Backend, Clock, Code, DType, DeviceClass, DeviceInfo, Error, Feature, Lang, Library, RealClock, Result,
+    env,
 };
 use crate::kernel::Routine;
 
@@ -90,8 +92,7 @@ struct Libraries {
 fn libraries_for(major: u32) -> &'static Libraries {
     static ONCE: OnceLock<Libraries> = OnceLock::new();
     ONCE.get_or_init(|| {
-        // Other tools' variables say where NVIDIA's libraries lie; they are no settings of gpuctl (base::env).
-        let folders = libraries::folders(&|name| std::env::var(name).ok(), Path::new("/"));
+        let folders = libraries::folders(&env::of_other_tools, Path::new("/"));
         Libraries { nvrtc: Nvrtc::find(major, &folders), cublas: Cublas::find(major, &folders) }
     })
 }
@@ -262,8 +263,8 @@ fn uid(bytes: [u8; 16]) -> String {
 
 /// Version of the kernel module, e.g. `580.159.03`; the driver API tells only the CUDA version it supports.
 fn kernel_module() -> Option<String> {
-    let plain = std::fs::read_to_string("/sys/module/nvidia/version").ok();
-    let line = || std::fs::read_to_string("/proc/driver/nvidia/version").ok();
+    let plain = probe::text_of("/sys/module/nvidia/version");
+    let line = || probe::text_of("/proc/driver/nvidia/version");
     let version = plain.or_else(|| {
         let is_version = |w: &&str| w.contains('.') && w.chars().all(|c| c.is_ascii_digit() || c == '.');
         line()?.split_whitespace().find(is_version).map(String::from)
@@ -304,8 +305,9 @@ impl CudaDevice {
     fn build_text(&self, text: &str, entry: &str, cached: Option<&[u8]>) -> Result<Program> {
         let start = Instant::now();
         // A cached binary that does not load is no failure: the text is compiled instead.
-        let loaded = cached.filter(|c| driver::whole_cubin(c)).and_then(|c| {
-            let module = Module::load(&self.ctx, c, entry).ok()?;
+        let loaded = cached.filter(|c| cubin::whole_cubin(c)).and_then(|c| {
+            // SAFETY: the image was just seen to be whole.
+            let module = unsafe { Module::load(&self.ctx, c, entry) }.ok()?;
             Some((module, Some(c.to_vec()), String::new()))
         });
         let from_cache = loaded.is_some();
@@ -322,7 +324,8 @@ impl CudaDevice {
                     Error::new(Code::CompileFailed, format!("NVRTC {}.{}: {why}", nvrtc.version.0, nvrtc.version.1))
                 })?;
                 let image = nvrtc.compile(text, entry, target)?;
-                let module = Module::load(&self.ctx, &image.bytes, entry)?;
+                // SAFETY: NVRTC gave the image: a cubin, or PTX with its NUL.
+                let module = unsafe { Module::load(&self.ctx, &image.bytes, entry) }?;
                 // PTX is compiled by the driver, which caches it itself.
                 let binary = matches!(target, Target::Cubin(_)).then_some(image.bytes);
                 (module, binary, image.log)
