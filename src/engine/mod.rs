@@ -140,6 +140,8 @@ impl EngineBuilder {
             devices.extend(rig.devices);
             cpu = rig.cpu;
         }
+        // As calibrate writes it: the last part of the CPU's api text, `THREADS threads, ISA`.
+        let isa = cpu.info().api.rsplit(", ").next().unwrap_or_default().to_string();
         let places = Places {
             profile: loaded.profile,
             placement: self.placement,
@@ -147,7 +149,7 @@ impl EngineBuilder {
             env,
             cpu: Runner::new(cpu),
             cpu_variant: self.cpu_variant,
-            isa: isa.name(),
+            isa,
             given: Mutex::new(devices),
             pool: OnceLock::new(),
         };
