@@ -40,22 +40,8 @@ fn judge(op: &OpDesc, case: &Case, inputs: &[HostTensor], outputs: &[HostTensor]
     for (r, t) in references.iter().zip(outputs) {
         let bound = op.tolerance.bound(case, Lang::OpenclC, t.dtype).expect("a published limit");
         assert_eq!(r.values.len() as u64, t.len(), "{case}");
-        for (i, (want, scale)) in r.values.iter().zip(&r.scale).enumerate() {
-            let got = Exact::read(t, i as u64);
-            let (w, g) = (want.to_f64(), got.to_f64());
-            let fits = if !t.dtype.is_float() {
-                got == *want
-            } else if w.is_nan() || g.is_nan() {
-                w.is_nan() && g.is_nan()
-            } else if g.is_infinite() || w.is_infinite() {
-                g == w || (g.signum() == w.signum() && w.is_finite() && bound.allows_overflow(w, *scale))
-            } else {
-                want.add(Exact::f(-g)).abs_f64() <= bound.allowed(w, *scale)
-            };
-            if !fits {
-                let allowed = bound.allowed(w, *scale);
-                return Err(format!("{case}: element {i} is {g:e}, not {w:e} within {allowed:e} ({})", bound.words));
-            }
+        if let Some(wrong) = bound.first_wrong(r, t) {
+            return Err(format!("{case}: {wrong}"));
         }
     }
     Ok(())
