@@ -41,19 +41,8 @@ fn judge(op: &OpDesc, c: &Case, inputs: &[HostTensor], outputs: &[HostTensor]) -
         if want.values.len() as u64 != got.len() {
             return Err(format!("{c}: {} results, {} expected", got.len(), want.values.len()));
         }
-        for (i, w) in want.values.iter().enumerate() {
-            let g = Exact::read(got, i as u64);
-            let (wf, gf, scale) = (w.to_f64(), g.to_f64(), want.scale[i]);
-            let good = match (w, g) {
-                (Exact::I(a), Exact::I(b)) => *a == b,
-                _ if wf.is_nan() || gf.is_nan() => wf.is_nan() == gf.is_nan(),
-                _ if wf.is_infinite() => wf == gf,
-                _ if gf.is_infinite() => bound.allows_overflow(wf, scale),
-                _ => g.add(w.neg()).abs_f64() <= bound.allowed(wf, scale),
-            };
-            if !good {
-                return Err(format!("{c} [{i}]: got {gf:e}, want {wf:e} ({})", bound.words));
-            }
+        if let Some(wrong) = bound.first_wrong(want, got) {
+            return Err(format!("{c}: {wrong}"));
         }
     }
     Ok(())
