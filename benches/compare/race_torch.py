@@ -13,12 +13,12 @@ import sys
 
 import records
 
-# op, shape as gpuctl names it, sizes by dimension
+# op and sizes in gpuctl's order of dimensions; sum reduces the middle one of outer, n, inner
 CASES = [("gemm", (n, n, n)) for n in (256, 512, 1024, 2048, 4096)]
 CASES += [(op, (n,)) for op in ("add", "exp") for n in (1 << 12, 1 << 16, 1 << 20, 1 << 24)]
-CASES += [("sum", (1, n)) for n in (1 << 16, 1 << 20, 1 << 24)]
+CASES += [("sum", (1, n, 1)) for n in (1 << 16, 1 << 20, 1 << 24)]
 CASES += [("softmax", (rows, 1024)) for rows in (64, 1024, 16384)]
-QUICK = [("gemm", (64, 64, 64)), ("add", (4096,)), ("exp", (4096,)), ("sum", (1, 4096)), ("softmax", (16, 128))]
+QUICK = [("gemm", (64, 64, 64)), ("add", (4096,)), ("exp", (4096,)), ("sum", (1, 4096, 1)), ("softmax", (16, 128))]
 
 
 def operation(torch, op, shape, dtype, device):
@@ -34,8 +34,8 @@ def operation(torch, op, shape, dtype, device):
         return lambda: torch.softmax(x, dim=-1, out=out)
     if op == "sum":
         x = rand(*shape)
-        out = torch.empty(shape[:-1], dtype=dtype, device=device)
-        return lambda: torch.sum(x, dim=-1, out=out)
+        out = torch.empty(shape[0], shape[2], dtype=dtype, device=device)
+        return lambda: torch.sum(x, dim=1, out=out)
     x, y = rand(*shape), rand(*shape)
     out = torch.empty_like(x)
     return (lambda: torch.add(x, y, out=out)) if op == "add" else (lambda: torch.exp(x, out=out))
