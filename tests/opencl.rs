@@ -363,10 +363,15 @@ fn binaries_are_reused_and_refused_cleanly() {
         q.read(&y, 0, &mut out).unwrap();
         assert_eq!(u32::from_le_bytes(out), slow(1000));
     }
-    for bad in [&b""[..], b"no binary", &binary[..binary.len() / 2]] {
+    let mut flipped = binary.clone();
+    flipped[binary.len() / 2] ^= 1;
+    // A truncated binary crashes PoCL, so it must not get that far.
+    for bad in [&b""[..], b"no binary", &binary[..binary.len() / 2], &flipped] {
         let p = d.build(Source::Text(&t), Some(bad)).unwrap();
         assert!(!p.stats().from_cache && p.stats().log.contains("refused"), "{:?}", p.stats());
     }
+    let other = text(&SLOW.replace("1664525", "22695477"), "slow");
+    assert!(!d.build(Source::Text(&other), Some(&binary)).unwrap().stats().from_cache, "the binary of another text");
 }
 
 /// One kernel object is shared by two queues: the arguments of the one must never reach the other's launch.
