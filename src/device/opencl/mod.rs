@@ -223,7 +223,8 @@ impl Device for OpenclDevice {
         let handle = Arc::clone(&program.program);
         let ticket = s.ledger.enter(Kind::Program, 0);
         // PoCL compiles every kernel of the text for this query, 200 to 500 ms a program: only who asks pays.
-        Ok(Program::new(program, s.serial, ticket, None, stats).with_binary(move || Self::binary(&handle).map(|b| seal(key, &b))))
+        Ok(Program::new(program, s.serial, ticket, None, stats)
+            .with_binary(move || Self::binary(&handle).map(|b| seal(key, &b))))
     }
 
     fn queue(&self) -> Result<Box<dyn Queue>> {
