@@ -365,3 +365,33 @@ fn compute(
     }
     Ok((outputs, prepared.variant))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A program that never uses a GPU must not pay for one: no driver is opened unless a call could go there.
+    #[test]
+    fn drivers_are_opened_at_first_need() {
+        let x = HostTensor::from_slice(&[1.0f32; 16], &[4, 4]).unwrap();
+        let probed = |spec: &str, placement: Placement, op: &str| {
+            let engine = Engine::builder().env(Env::default()).profile(spec).placement(placement).build();
+            let engine = engine.unwrap();
+            let inputs = if op == "gemm" { vec![&x, &x] } else { vec![&x] };
+            engine.run(op, &inputs, &Attrs::new()).unwrap();
+            engine.places.pool.get().is_some()
+        };
+        assert!(!probed("always-cpu", Placement::Automatic, "gemm"));
+        assert!(!probed("default", Placement::Automatic, "gemm"), "4x4x4 is below the threshold");
+        assert!(!probed("always-gpu", Placement::Automatic, "softmax"), "no entry of it");
+        assert!(!probed("always-gpu", Placement::ForceCpu, "gemm"));
+        assert!(probed("always-gpu", Placement::Automatic, "gemm"), "else the test sees nothing");
+    }
+
+    #[test]
+    fn an_engine_is_shared_between_threads() {
+        fn shared<T: Send + Sync>() {}
+        shared::<Engine>();
+        shared::<EngineBuilder>();
+    }
+}
