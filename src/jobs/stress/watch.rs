@@ -189,7 +189,7 @@ pub(super) fn phase(
     conclude(job, told)
 }
 
-fn conclude(job: &Job<'_>, mut told: Told) -> (Verdict, StressRecord) {
+fn conclude(job: &Job<'_>, told: Told) -> (Verdict, StressRecord) {
     let counts = told.counts();
     let seconds = told.tested_before + told.tested;
     let limits = Limits::default();
