@@ -291,7 +291,8 @@ impl Bound {
         }
         let (g, w) = (got.to_f64(), want.to_f64());
         let top = max_finite(self.storage);
-        let spill = self.sums && !(scale * (1.0 + self.per_scale) < max_finite(self.arithmetic));
+        let terms = scale * (1.0 + self.per_scale);
+        let spill = self.sums && (terms.is_nan() || terms >= max_finite(self.arithmetic));
         j.allowed = self.allowed(w, scale);
         if w.is_finite() && g.is_finite() {
             let d = got.add(want.neg()).abs_f64();
