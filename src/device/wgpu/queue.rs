@@ -485,7 +485,9 @@ impl Queue for WgpuQueue {
             let (first, last) = ((at - from) / 4, (to - from) / 4);
             let groups = u32::try_from((last - first).div_ceil(256))
                 .map_err(|_| self.core.fail(Code::LaunchTooLarge, format!("a fill of {bytes} bytes")))?;
-            let scalars = self.encode_params(
+            let scalars = encode_params(
+                &self.core,
+                self.slot,
                 &[Param::U64(first), Param::U64(last), Param::I32(i32::from_le_bytes([value; 4]))],
                 1,
                 &program,

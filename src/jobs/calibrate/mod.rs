@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::base::record::{CalibrateRecord, Record};
 use crate::base::sink::{Cancel, Progress, Sink};
-use crate::base::{Clock, Code, DType, DeviceClass, Error, Result, os, stats};
+use crate::base::{Code, DType, DeviceClass, Error, Result, os, stats};
 use crate::device::probe::Rig;
 use crate::device::{Device, MemoryKind, sim};
 use crate::engine::Runner;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::base::record::CalibratePoint;
 use crate::base::sink::Cancel;
-use crate::base::{Attrs, Case, Clock, Code, Cost, DType, Error, Fill, Result, stats, units};
+use crate::base::{Attrs, Case, Code, Cost, DType, Error, Fill, Result, stats, units};
 use crate::engine::Runner;
 use crate::measure::{OpSubject, Residency, StopRule, Subject, sample, stop};
 use crate::op::{Family, OpDesc, Unit, case};
