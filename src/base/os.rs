@@ -21,6 +21,7 @@ pub fn allowed_cpus() -> Vec<usize> {
     Vec::new()
 }
 
+#[allow(clippy::needless_return, reason = "each system has a block of its own")]
 /// Pins the calling thread, which the caller must have created, to one CPU. True on success.
 pub fn pin_current_thread(cpu: usize) -> bool {
     #[cfg(target_os = "linux")]
@@ -108,6 +109,7 @@ pub fn threads() -> Option<u64> {
     std::fs::read_dir("/proc/self/task").ok().map(|d| d.count() as u64)
 }
 
+#[allow(clippy::needless_return, reason = "each system has a block of its own")]
 /// Asks the process `pid`, a child of ours, to end (SIGTERM). True if it was told.
 pub fn terminate(pid: u32) -> bool {
     #[cfg(unix)]

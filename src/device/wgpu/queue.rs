@@ -435,7 +435,7 @@ impl Queue for WgpuQueue {
         src.check(src_offset, bytes)?;
         dst.check(dst_offset, bytes)?;
         let (from, to) = (self.raw(src)?, self.raw(dst)?);
-        if (src_offset | dst_offset | bytes) % 4 != 0 {
+        if !(src_offset | dst_offset | bytes).is_multiple_of(4) {
             let why = format!("copies move whole words: offsets {src_offset} and {dst_offset}, {bytes} bytes");
             return Err(self.core.fail(Code::FeatureUnsupported, why));
         }
@@ -461,7 +461,7 @@ impl Queue for WgpuQueue {
         self.core.usable()?;
         dst.check(offset, bytes)?;
         let (buffer, number) = (self.raw(dst)?.buffer.clone(), self.raw(dst)?.number);
-        if (offset | bytes) % 4 != 0 {
+        if !(offset | bytes).is_multiple_of(4) {
             let why = format!("fills are whole words: {offset} + {bytes}");
             return Err(self.core.fail(Code::BadArgument, why));
         }

@@ -217,13 +217,15 @@ impl<'a> Job<'a> {
         let device = g.runner.device();
         let lost = self.lost.iter().find(|(serial, _)| *serial == device.serial()).map(|(_, why)| why.clone());
         if let Some(why) = lost {
-            return Ok(self.without(g, Verdict::Unmeasured, &format!("the device was lost before: {why}"), sink));
+            self.without(g, Verdict::Unmeasured, &format!("the device was lost before: {why}"), sink);
+            return Ok(());
         }
         let deadline = Duration::from_secs_f64((share * 4.0).clamp(10.0, 600.0));
         let begin = self.rig.cpu.clock().now();
         if share <= 0.0 {
             self.unmeasured += self.cfg.residencies.len() as u64;
-            return Ok(self.without(g, Verdict::Unmeasured, "the budget was spent before this key", sink));
+            self.without(g, Verdict::Unmeasured, "the budget was spent before this key", sink);
+            return Ok(());
         }
         let key = (g.op.name, g.dtype, device.serial());
         if self.checked.as_ref().is_none_or(|(k, _)| *k != key) {
@@ -238,18 +240,21 @@ impl<'a> Job<'a> {
                     g.dtype,
                     device.info().id
                 );
-                return Ok(self.without(g, Verdict::Unsafe, &why, sink));
+                self.without(g, Verdict::Unsafe, &why, sink);
+                return Ok(());
             }
             Some(Ok(Trust::Unjudged(why))) => {
                 let why = why.clone();
-                return Ok(self.without(g, Verdict::Unmeasured, &why, sink));
+                self.without(g, Verdict::Unmeasured, &why, sink);
+                return Ok(());
             }
             Some(Err(e)) => {
                 let why = e.to_string();
                 if smoke::fatal(e) {
                     self.lost.push((device.serial(), why.clone()));
                 }
-                return Ok(self.without(g, Verdict::Unmeasured, &why, sink));
+                self.without(g, Verdict::Unmeasured, &why, sink);
+                return Ok(());
             }
             None => return Err(Error::new(Code::Internal, "the check left no result")),
         }

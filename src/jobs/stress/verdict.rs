@@ -308,7 +308,7 @@ fn after_warm_up<'p>(points: &'p [(f64, f64)], limits: &Limits) -> &'p [(f64, f6
     &points[skip.min(points.len())..]
 }
 
-fn quarters<'p>(points: &'p [(f64, f64)]) -> [&'p [(f64, f64)]; 4] {
+fn quarters(points: &[(f64, f64)]) -> [&[(f64, f64)]; 4] {
     let at = |i: usize| points.len() * i / 4;
     [0, 1, 2, 3].map(|i| &points[at(i)..at(i + 1)])
 }

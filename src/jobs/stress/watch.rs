@@ -43,7 +43,7 @@ struct Series {
 impl Series {
     fn push(&mut self, sample: StressSample) {
         self.every = self.every.max(1);
-        if self.seen % self.every == 0 {
+        if self.seen.is_multiple_of(self.every) {
             self.samples.push(sample);
         }
         self.seen += 1;
