@@ -1,5 +1,7 @@
 //! Calibration against a simulator whose truth is known, against synthetic series, and on rigs that misbehave.
 
+#![allow(clippy::print_stdout, reason = "a test tells what it skipped and found")]
+
 use std::sync::Arc;
 use std::time::Duration;
 
