@@ -23,7 +23,7 @@ pub enum Tolerance {
     Selected,
     /// Correctly rounded: the nearest number, either one at a tie. Zero has no sign here.
     Rounded,
-    /// A row of [`LIMITS`].
+    /// A row of [`super::limits::LIMITS`].
     Function(&'static str),
     /// A formula around one function, such as 1 / (1 + exp(-x)): the function's limit as a relative error (n ulps are
     /// at most 2nu), one division, and so many ulps for the other operations.

@@ -1,7 +1,7 @@
 //! From which size on each op is faster on a GPU: a profile with its evidence.
 //!
 //! For every op, dtype, family and device: a correctness check first, then a sweep of interleaved CPU and device calls
-//! ([`sweep`]), then a verdict by pure rules ([`decide`]). Nothing is borrowed between keys; what was not measured says
+//! (`sweep`), then a verdict by pure rules (`decide`). Nothing is borrowed between keys; what was not measured says
 //! so. The budget counts the rig's clock, which is virtual for simulated devices.
 
 pub mod decide;
