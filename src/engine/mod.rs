@@ -230,13 +230,16 @@ pub struct Outcome {
     pub fallback: Option<String>,
 }
 
+/// What is logged once: op, dtype, family, device, and whether it was a fallback.
+type Told = (&'static str, DType, Option<&'static str>, String, bool);
+
 /// Runs ops where a profile says. Shared between threads.
 pub struct Engine {
     places: Places,
     source: Source,
     strict: bool,
     /// Keys whose decision or fallback was logged.
-    told: Mutex<HashSet<(&'static str, DType, Option<&'static str>, String, bool)>>,
+    told: Mutex<HashSet<Told>>,
     counts: Counts,
 }
 
