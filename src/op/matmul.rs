@@ -273,7 +273,7 @@ fn cases(tier: Tier) -> Vec<CaseSpec> {
             ([128, 128, 128], plain(), Fill::Positive),
             ([255, 256, 257], plain(), Fill::Integer),
             ([15, 16, 17], t(1, 1), Fill::Uniform),
-            ([63, 65, 130], f("alpha", 0.5), Fill::Uniform),
+            ([63, 65, 130], f("alpha", -2.0), Fill::Uniform),
             ([3, 4, 0], both, Fill::Uniform),
             ([16, 16, 2000], plain(), Fill::Positive),
         ]);
