@@ -56,7 +56,8 @@ fn flat_noise_is_not_called_a_leak() {
         assert!(n <= 10, "{n} of 1000 with noise of {} MiB over {keep} samples", noise / MIB);
     }
     // One step is growth, but none that goes on.
-    let steps = (0..200).filter(|s| drift(&two_hours(*s, 0.0, 200.0 * MIB, MIB), 15.0 * MIB, &limits).is_some()).count();
+    let steps =
+        (0..200).filter(|s| drift(&two_hours(*s, 0.0, 200.0 * MIB, MIB), 15.0 * MIB, &limits).is_some()).count();
     assert!(steps <= 2, "{steps} of 200 single steps");
 }
 
@@ -239,7 +240,11 @@ fn planted_device_faults_get_their_verdict() {
 
 #[test]
 fn a_wrong_result_is_named() {
-    let cfg = StressConfig { inject: Some("bitflip@nth=900".into()), fail_early: true, ..config(&["soak", "alloc-cycle"], 4.0) };
+    let cfg = StressConfig {
+        inject: Some("bitflip@nth=900".into()),
+        fail_early: true,
+        ..config(&["soak", "alloc-cycle"], 4.0)
+    };
     let (summary, _) = soak(&cfg);
     let r = &summary.records[0];
     assert_eq!(summary.verdict, Verdict::Corruption);
@@ -256,7 +261,12 @@ fn a_hang_ends_within_the_timeout() {
         cfg.heartbeat = Some(2.0);
         let start = Instant::now();
         let (summary, _) = soak(&cfg);
-        assert_eq!((summary.verdict, summary.exit_code), (Verdict::Hang, 1), "{scenario}: {:?}", summary.records[0].reason);
+        assert_eq!(
+            (summary.verdict, summary.exit_code),
+            (Verdict::Hang, 1),
+            "{scenario}: {:?}",
+            summary.records[0].reason
+        );
         assert!(summary.records[0].reason.contains("no progress for 2."), "{}", summary.records[0].reason);
         // Far above timeout + 2 s, for loaded machines; the bound itself is in the reason above.
         assert!(start.elapsed() < Duration::from_secs(60));
@@ -469,8 +479,7 @@ fn sigint_keeps_the_report_and_kill_keeps_the_journal() {
     for (signal, code) in [("-INT", Some(130)), ("-KILL", None)] {
         let dir = tempfile::tempdir().unwrap();
         let args = ["--seconds", "120", "--device", "cpu", "--scenario", "alloc-cycle,soak", "--json", "-"];
-        let mut child =
-            gpuctl(dir.path(), &args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = gpuctl(dir.path(), &args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut talk = BufReader::new(child.stderr.take().unwrap());
         wait_for(&mut talk, "journal: ");
         std::thread::sleep(Duration::from_secs(3));

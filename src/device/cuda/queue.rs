@@ -402,7 +402,7 @@ impl Queue for CudaQueue {
 
     fn fill(&mut self, dst: &Buffer, offset: u64, bytes: u64, value: u8) -> Result<()> {
         dst.check(offset, bytes)?;
-        if offset % 4 != 0 || bytes % 4 != 0 {
+        if !offset.is_multiple_of(4) || !bytes.is_multiple_of(4) {
             return Err(Error::new(Code::BadArgument, "offset and length of a fill are multiples of 4"));
         }
         let to = self.address(dst, offset)?;
