@@ -1,5 +1,7 @@
 //! Calibration against a simulator whose truth is known, against synthetic series, and on rigs that misbehave.
 
+#![allow(clippy::print_stdout, reason = "a test tells what it skipped and found")]
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -89,7 +91,8 @@ fn measured_crossings_contain_the_simulators_truth() {
         let (cpu, gpu) = sim::open_spec(spec.clone(), Compute::Real).unwrap();
         for name in ops {
             let op = find(name).unwrap();
-            let range = if name == "gemm" { (16, 1024) } else { (1024, 2 << 20) };
+            // At 2^21 elements the laptop's two sides take the same time within the noise: no verdict could be right.
+            let range = if name == "gemm" { (16, 1024) } else { (1024, 1 << 20) };
             let cfg = CalibrateConfig { range: Some(range), ..config(&[name]) };
             let got = calibrate(&cfg, &rig(Arc::clone(&cpu), vec![Arc::clone(&gpu)]));
             assert!(got.complete, "{:?}", got.profile.notes);

@@ -122,7 +122,7 @@ fn entry(op: &str, unit: &str, threshold: u64) -> Entry {
         cpu_variant: "auto".into(),
         verdict: Verdict::Crossing,
         unit: unit.into(),
-        crossing: Some(threshold * 10 / 11),
+        crossing: Some(threshold - threshold / 11),
         ci: Some([threshold / 2, threshold]),
         threshold: Some(threshold),
         n: 2,
@@ -433,4 +433,30 @@ fn devices_are_compared_by_uid_and_fingerprint() {
     assert_eq!(fit(&DeviceInfo { uid: "pci:5".into(), ..here }), Fit::Absent);
     assert_eq!(p.other_host("CPU", "avx2"), None);
     assert!(p.other_host("CPU", "avx512").unwrap().contains("avx2"));
+}
+
+#[test]
+fn lint_reports_and_show_lists() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("p.toml");
+    let spec = path.to_str().unwrap();
+    let mut p = calibrated();
+    p.entries.push(entry("frobnicate", "elements", 5));
+    p.entries[1].unit = "elements".into();
+    let text = p.to_toml().unwrap();
+    std::fs::write(&path, &text).unwrap();
+    let report = gpuctl::jobs::profile::lint(spec).unwrap();
+    assert_eq!((report.exit_code(), report.entries), (0, 4));
+    let lines = report.lines().join("\n");
+    assert!(lines.contains("no op 'frobnicate'") && lines.contains("gemm: unit elements"), "{lines}");
+    let shown = gpuctl::jobs::profile::show(&profile::load(spec).unwrap()).join("\n");
+    assert!(shown.contains("add f32 all on opencl:1, always, against 2 CPU threads (auto): crossing"), "{shown}");
+    std::fs::write(&path, text.replace("threshold = 5", "threshold = 6")).unwrap();
+    let report = gpuctl::jobs::profile::lint(spec).unwrap();
+    assert_eq!(report.exit_code(), 1);
+    assert!(report.lines()[0].contains("profile-digest"), "{:?}", report.lines());
+    assert_eq!(gpuctl::jobs::profile::lint("/nonexistent").unwrap_err().code(), Code::ProfileNotFound);
+    for name in NAMES {
+        assert!(gpuctl::jobs::profile::lint(name).unwrap().warnings.is_empty(), "{name}");
+    }
 }

@@ -69,6 +69,7 @@ fn a_ledger_that_never_returns_is_a_leak_of_any_size() {
     assert_eq!(never_returns(&points(|_| 7), &limits), None);
     assert_eq!(never_returns(&points(|i| i % 10), &limits), None, "it comes back");
     assert_eq!(never_returns(&points(|i| i.min(3)), &limits), None, "warm-up is no leak");
+    assert_eq!(never_returns(&points(|i| 5 + i / 25), &limits), None, "one step is something made late");
     assert_eq!(never_returns(&[], &limits), None);
 }
 

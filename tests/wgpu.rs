@@ -13,7 +13,7 @@ use gpuctl::device::{DEADLINE, Device, Health, Launch, MemoryKind, Queue, Slice,
 use gpuctl::engine::run::Runner;
 use gpuctl::kernel::source::{Text, assemble};
 use gpuctl::kernel::{Body, Kernel, Param, lang_for};
-use gpuctl::op::{self, OpDesc, Tier, case};
+use gpuctl::op::{self, OpDesc, Tier, Tolerance, case};
 
 /// The first adapter, opened; `None` skips the test.
 fn open(test: &str) -> Option<Arc<WgpuDevice>> {
@@ -41,19 +41,8 @@ fn judge(op: &OpDesc, c: &Case, inputs: &[HostTensor], outputs: &[HostTensor]) -
         if want.values.len() as u64 != got.len() {
             return Err(format!("{c}: {} results, {} expected", got.len(), want.values.len()));
         }
-        for (i, w) in want.values.iter().enumerate() {
-            let g = Exact::read(got, i as u64);
-            let (wf, gf, scale) = (w.to_f64(), g.to_f64(), want.scale[i]);
-            let good = match (w, g) {
-                (Exact::I(a), Exact::I(b)) => *a == b,
-                _ if wf.is_nan() || gf.is_nan() => wf.is_nan() == gf.is_nan(),
-                _ if wf.is_infinite() => wf == gf,
-                _ if gf.is_infinite() => bound.allows_overflow(wf, scale),
-                _ => g.add(w.neg()).abs_f64() <= bound.allowed(wf, scale),
-            };
-            if !good {
-                return Err(format!("{c} [{i}]: got {gf:e}, want {wf:e} ({})", bound.words));
-            }
+        if let Some(wrong) = bound.first_wrong(want, got) {
+            return Err(format!("{c}: {wrong}"));
         }
     }
     Ok(())
@@ -89,7 +78,12 @@ fn every_case(test: &str, tier: Tier) {
     for op in op::all() {
         for dtype in op.dtypes.iter().filter(|d| has(r.device().as_ref(), op, **d)) {
             for spec in (op.cases)(tier) {
-                let c = op.case(*dtype, &spec.dims, spec.attrs, spec.fill).unwrap();
+                // Some attributes fit floats only.
+                let Ok(c) = op.case(*dtype, &spec.dims, spec.attrs, spec.fill) else { continue };
+                // The multi-precision oracle takes minutes for these; `verify --tier full` is the place for them.
+                if matches!(op.tolerance, Tolerance::Function(_) | Tolerance::Around { .. }) && c.dim("n") > 100_000 {
+                    continue;
+                }
                 count += 1;
                 if let Err(e) = check(&r, op, &c) {
                     wrong.push(e);
@@ -225,7 +219,7 @@ fn every_text_builds() {
         for k in op.kernels.iter().filter(|k| matches!(k.body, Body::Wgsl(_))) {
             for dtype in k.dtypes.iter().filter(|t| d.info().dtypes.contains(t)) {
                 for spec in (op.cases)(Tier::Full) {
-                    let c = op.case(*dtype, &spec.dims, spec.attrs, spec.fill).unwrap();
+                    let Ok(c) = op.case(*dtype, &spec.dims, spec.attrs, spec.fill) else { continue };
                     build_all(d.as_ref(), k, &c, &mut built);
                 }
                 if op.dims.len() > 1 {

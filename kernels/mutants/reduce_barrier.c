@@ -19,8 +19,13 @@ KERNEL_WG(sum_rows, GROUP, 1, 1)
         s += LOAD(x, base + i);
     }
     tree[lid] = s;
-    /* BARRIER() belongs here. */
-    for (u32 half_width = GROUP / 2; half_width > 0; half_width /= 2) {
+    /* BARRIER() belongs here. The first level stands before the loop: PoCL puts barriers of its own around a loop that
+       holds one, which would hide the fault. */
+    if (lid < GROUP / 2) {
+        tree[lid] += tree[lid + GROUP / 2];
+    }
+    BARRIER();
+    for (u32 half_width = GROUP / 4; half_width > 0; half_width /= 2) {
         if (lid < half_width) {
             tree[lid] += tree[lid + half_width];
         }

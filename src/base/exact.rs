@@ -97,7 +97,7 @@ impl Exact {
     /// e^x. Overflow gives infinity, underflow zero.
     pub fn exp(self) -> Self {
         let x = self.to_f64();
-        if x.is_nan() || x > 720.0 || x < -760.0 {
+        if !(-760.0..=720.0).contains(&x) {
             return Exact::f(x.exp());
         }
         let (p, k) = expm1_scaled(self.dd());
@@ -226,7 +226,7 @@ fn expm1_scaled(x: TwoFloat) -> (TwoFloat, i32) {
     for c in TERMS[1..12].iter().rev() {
         p = p * s + *c;
     }
-    p = p * s;
+    p *= s;
     for _ in 0..HALVINGS {
         p = p * 2.0 + p * p;
     }

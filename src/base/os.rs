@@ -4,23 +4,34 @@
 
 #![allow(unsafe_code)]
 
-/// CPUs on which this thread may run (affinity and cpuset respected), in ascending order; empty if unknown.
+/// CPUs on which this process may run (affinity and cpuset respected), in ascending order; empty if unknown. It is the
+/// main thread that is asked: threads that we pinned ourselves do not count.
 pub fn allowed_cpus() -> Vec<usize> {
     #[cfg(target_os = "linux")]
     {
-        // SAFETY: an all-zero cpu_set_t is a valid empty set.
-        let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-        // SAFETY: `set` is a valid, writable cpu_set_t of the size given; 0 names the calling thread.
-        let rc = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) };
-        if rc == 0 {
-            let limit = libc::CPU_SETSIZE as usize;
-            // SAFETY: the index is below CPU_SETSIZE and `set` is initialised.
-            return (0..limit).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) }).collect();
-        }
+        // SAFETY: getpid takes nothing and cannot fail; the id of a process is that of its main thread.
+        affinity(unsafe { libc::getpid() })
     }
+    #[cfg(not(target_os = "linux"))]
     Vec::new()
 }
 
+/// CPUs of one thread; 0 names the calling one.
+#[cfg(target_os = "linux")]
+fn affinity(thread: i32) -> Vec<usize> {
+    // SAFETY: an all-zero cpu_set_t is a valid empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `set` is a valid, writable cpu_set_t of the size given.
+    let rc = unsafe { libc::sched_getaffinity(thread, size_of::<libc::cpu_set_t>(), &raw mut set) };
+    if rc != 0 {
+        return Vec::new();
+    }
+    let limit = libc::CPU_SETSIZE as usize;
+    // SAFETY: the index is below CPU_SETSIZE and `set` is initialised.
+    (0..limit).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) }).collect()
+}
+
+#[allow(clippy::needless_return, reason = "each system has a block of its own")]
 /// Pins the calling thread, which the caller must have created, to one CPU. True on success.
 pub fn pin_current_thread(cpu: usize) -> bool {
     #[cfg(target_os = "linux")]
@@ -108,6 +119,7 @@ pub fn threads() -> Option<u64> {
     std::fs::read_dir("/proc/self/task").ok().map(|d| d.count() as u64)
 }
 
+#[allow(clippy::needless_return, reason = "each system has a block of its own")]
 /// Asks the process `pid`, a child of ours, to end (SIGTERM). True if it was told.
 pub fn terminate(pid: u32) -> bool {
     #[cfg(unix)]
@@ -135,7 +147,9 @@ mod tests {
         assert!(rss_bytes().unwrap() > 100_000);
         assert!(open_fds().unwrap() >= 3);
         assert!(threads().unwrap() >= 1);
-        let pinned = std::thread::spawn(move || pin_current_thread(cpus[0]) && allowed_cpus() == [cpus[0]]);
+        let before = cpus.len();
+        let pinned = std::thread::spawn(move || pin_current_thread(cpus[0]) && affinity(0) == [cpus[0]]);
         assert!(pinned.join().unwrap());
+        assert_eq!(allowed_cpus().len(), before, "our own pinning does not change what the process may use");
     }
 }

@@ -318,17 +318,19 @@ impl Ctx<'_> {
         let rig = self.rig(&a.common, Pin::Workers)?;
         let json_on_stdout = a.common.json.as_deref() == Some("-");
         let table = !json_on_stdout && !a.csv && !a.markdown;
+        // The header waits for the first row: a request that is refused prints nothing on stdout.
+        let mut header = Some(report::text::bench_header());
         let mut sink = CliSink::new(
             a.common.quiet,
             true,
             Box::new(move |r| match r {
-                Record::Bench(b) if table => Some(report::text::bench_row(b)),
+                Record::Bench(b) if table => {
+                    let row = report::text::bench_row(b);
+                    Some(header.take().map_or_else(|| row.clone(), |h| format!("{h}\n{row}")))
+                }
                 _ => None,
             }),
         );
-        if table {
-            sink.print(&report::text::bench_header());
-        }
         let summary = bench::run(&cfg, &rig, &mut sink, &cancel)?;
         let code = if summary.cancelled { super::INTERRUPTED } else { summary.exit_code() };
         let records = sink.finish()?;

@@ -112,13 +112,6 @@ impl CpuDevice {
             core: Arc::new(Core { threads, isa, pool }),
         })
     }
-
-    /// Replaces identity and clock; the simulator builds its devices on this one.
-    pub(super) fn disguised(mut self, info: DeviceInfo, clock: Arc<dyn Clock>) -> Self {
-        self.info = info;
-        self.clock = clock;
-        self
-    }
 }
 
 impl Device for CpuDevice {

@@ -140,6 +140,8 @@ impl EngineBuilder {
             devices.extend(rig.devices);
             cpu = rig.cpu;
         }
+        // As calibrate writes it: the last part of the CPU's api text, `THREADS threads, ISA`.
+        let isa = cpu.info().api.rsplit(", ").next().unwrap_or_default().to_string();
         let places = Places {
             profile: loaded.profile,
             placement: self.placement,
@@ -147,7 +149,7 @@ impl EngineBuilder {
             env,
             cpu: Runner::new(cpu),
             cpu_variant: self.cpu_variant,
-            isa: isa.name(),
+            isa,
             given: Mutex::new(devices),
             pool: OnceLock::new(),
         };
@@ -228,13 +230,16 @@ pub struct Outcome {
     pub fallback: Option<String>,
 }
 
+/// What is logged once: op, dtype, family, device, and whether it was a fallback.
+type Told = (&'static str, DType, Option<&'static str>, String, bool);
+
 /// Runs ops where a profile says. Shared between threads.
 pub struct Engine {
     places: Places,
     source: Source,
     strict: bool,
     /// Keys whose decision or fallback was logged.
-    told: Mutex<HashSet<(&'static str, DType, Option<&'static str>, String, bool)>>,
+    told: Mutex<HashSet<Told>>,
     counts: Counts,
 }
 
@@ -362,4 +367,34 @@ fn compute(
         output.shape.clone_from(shape);
     }
     Ok((outputs, prepared.variant))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A program that never uses a GPU must not pay for one: no driver is opened unless a call could go there.
+    #[test]
+    fn drivers_are_opened_at_first_need() {
+        let x = HostTensor::from_slice(&[1.0f32; 16], &[4, 4]).unwrap();
+        let probed = |spec: &str, placement: Placement, op: &str| {
+            let engine = Engine::builder().env(Env::default()).profile(spec).placement(placement).build();
+            let engine = engine.unwrap();
+            let inputs = if op == "gemm" { vec![&x, &x] } else { vec![&x] };
+            engine.run(op, &inputs, &Attrs::new()).unwrap();
+            engine.places.pool.get().is_some()
+        };
+        assert!(!probed("always-cpu", Placement::Automatic, "gemm"));
+        assert!(!probed("default", Placement::Automatic, "gemm"), "4x4x4 is below the threshold");
+        assert!(!probed("always-gpu", Placement::Automatic, "softmax"), "no entry of it");
+        assert!(!probed("always-gpu", Placement::ForceCpu, "gemm"));
+        assert!(probed("always-gpu", Placement::Automatic, "gemm"), "else the test sees nothing");
+    }
+
+    #[test]
+    fn an_engine_is_shared_between_threads() {
+        fn shared<T: Send + Sync>() {}
+        shared::<Engine>();
+        shared::<EngineBuilder>();
+    }
 }

@@ -172,7 +172,7 @@ pub(super) struct Places {
     pub env: Env,
     pub cpu: Runner,
     pub cpu_variant: Option<String>,
-    pub isa: &'static str,
+    pub isa: String,
     pub given: Mutex<Vec<Arc<dyn Device>>>,
     pub pool: OnceLock<Pool>,
 }
@@ -322,7 +322,7 @@ impl Places {
                 continue;
             };
             let cpu = self.cpu.device().info();
-            if let Some(other) = self.profile.other_host(&cpu.name, self.isa) {
+            if let Some(other) = self.profile.other_host(&cpu.name, &self.isa) {
                 return decided(None, Why::OtherHost(other), Some(entry));
             }
             match self.usable(op, case, device) {

@@ -45,7 +45,7 @@ fn elementwise(mut step: Step, n: u64, info: &DeviceInfo) -> Result<Step> {
     Ok(step)
 }
 
-/// `unary(x, y, n)`: y[i] = EXPR(x[i]).
+/// `unary(x, y, n)`: `y[i] = EXPR(x[i])`.
 pub fn unary(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
     let n = case.dim("n");
     if n == 0 {

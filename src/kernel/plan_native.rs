@@ -163,7 +163,7 @@ pub fn broadcast_shape(a: &[u64], b: &[u64]) -> Result<Vec<u64>> {
         .collect()
 }
 
-/// The index space of a binary case: attributes `a_shape` and `b_shape`, or two operands of shape [n].
+/// The index space of a binary case: attributes `a_shape` and `b_shape`, or two operands of n elements.
 pub fn broadcast(case: &Case) -> Result<Broadcast> {
     let n = case.dim("n");
     let shape = |name: &str| -> Result<Vec<u64>> {

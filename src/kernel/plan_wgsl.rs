@@ -1,7 +1,7 @@
 //! Plans of the WGSL kernels. The entry points are documented here and in the kernel files.
 //!
 //! Conventions: buffers are bound in the order of `args`, the scalars in one uniform struct behind them. Sizes and
-//! indices are u32 in WGSL; [`fit`] refuses what could leave them. Flat group numbers are spread over x and y. No
+//! indices are u32 in WGSL; `fit` refuses what could leave them. Flat group numbers are spread over x and y. No
 //! invocation may loop long (lavapipe ends all loops of an invocation after 65,535 iterations in all, silently), so
 //! long sums, rows and products are cut into launches.
 
@@ -75,7 +75,7 @@ fn fit(info: &DeviceInfo, operands: &[(u64, DType)]) -> Result<()> {
     Ok(())
 }
 
-/// Product of sizes, saturating: [`fit`] refuses what saturates.
+/// Product of sizes, saturating: `fit` refuses what saturates.
 fn product(sizes: &[u64]) -> u64 {
     sizes.iter().fold(1, |a, b| a.saturating_mul(*b))
 }
@@ -88,7 +88,7 @@ fn half_text(dtype: DType) -> Option<&'static str> {
     }
 }
 
-/// `unary(x, y, n)`: y[i] = EXPR(x[i]); one work-item per element, per word of two for f16 and bf16.
+/// `unary(x, y, n)`: `y[i] = EXPR(x[i])`; one work-item per element, per word of two for f16 and bf16.
 pub fn unary(kernel: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
     let n = case.dim("n");
     if n == 0 {

@@ -212,17 +212,25 @@ fn oracle(case: &Case, x: &[Vec<Exact>]) -> Vec<Reference> {
     for i in 0..m {
         for j in 0..n {
             let mut s = Exact::zero(case.dtype);
+            let mut decisive = None;
             let mut magnitude = 0.0;
             for p in 0..k {
                 let a = x[0][if ta { p * m + i } else { i * k + p }];
                 let b = x[1][if tb { j * k + p } else { p * n + j }];
-                s = s.add(a.mul(b));
                 // Infinities and NaN decide the value; the scale tells whether finite terms could overflow as well.
                 if a.to_f64().is_finite() && b.to_f64().is_finite() {
+                    s = s.add(a.mul(b));
                     magnitude += a.abs_f64() * b.abs_f64();
+                } else {
+                    decisive = Some(decisive.map_or(a.mul(b), |d: Exact| d.add(a.mul(b))));
                 }
             }
-            let mut v = alpha.mul(s);
+            // Terms near the end of f64's range overflow in the oracle, too. Infinities of both signs are then no NaN of
+            // the problem's but of one order of summation: either infinity stands for all of them (Bound::judge).
+            if s.to_f64().is_nan() {
+                s = Exact::f(f64::INFINITY);
+            }
+            let mut v = alpha.mul(decisive.unwrap_or(s));
             let mut bound = alpha.abs_f64() * magnitude;
             if beta.to_f64() != 0.0 {
                 let old = beta.mul(x[2][i * n + j]);

@@ -23,7 +23,7 @@ pub enum Tolerance {
     Selected,
     /// Correctly rounded: the nearest number, either one at a tie. Zero has no sign here.
     Rounded,
-    /// A row of [`LIMITS`].
+    /// A row of [`super::limits::LIMITS`].
     Function(&'static str),
     /// A formula around one function, such as 1 / (1 + exp(-x)): the function's limit as a relative error (n ulps are
     /// at most 2nu), one division, and so many ulps for the other operations.
@@ -291,7 +291,8 @@ impl Bound {
         }
         let (g, w) = (got.to_f64(), want.to_f64());
         let top = max_finite(self.storage);
-        let spill = self.sums && !(scale * (1.0 + self.per_scale) < max_finite(self.arithmetic));
+        let terms = scale * (1.0 + self.per_scale);
+        let spill = self.sums && (terms.is_nan() || terms >= max_finite(self.arithmetic));
         j.allowed = self.allowed(w, scale);
         if w.is_finite() && g.is_finite() {
             let d = got.add(want.neg()).abs_f64();

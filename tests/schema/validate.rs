@@ -4,7 +4,7 @@
 use serde_json::{Map, Value};
 
 /// Everything that is wrong with `value`, each with its place in the document.
-pub fn validate(schema: &Value, value: &Value) -> Vec<String> {
+pub(crate) fn validate(schema: &Value, value: &Value) -> Vec<String> {
     let mut faults = Vec::new();
     Check { root: schema, faults: &mut faults }.check(schema, value, "$");
     faults

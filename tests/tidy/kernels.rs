@@ -8,7 +8,7 @@ use crate::tree::{self, Fault, File};
 
 /// Names that one prelude defines and the other does not. Names that begin with `_` or `prelude_` are one side's own
 /// helpers; [`conditionals`] keeps bodies from using them.
-pub fn prelude_difference(cl: &str, cu: &str) -> Vec<Fault> {
+pub(crate) fn prelude_difference(cl: &str, cu: &str) -> Vec<Fault> {
     let (in_cl, in_cu) = (defined(cl), defined(cu));
     let missing = |from: &BTreeSet<String>, other: &BTreeSet<String>, path: &str| {
         let of = |n: &String| Fault { path: path.into(), line: 0, what: format!("{n} is not defined here") };
@@ -43,7 +43,7 @@ fn defined(text: &str) -> BTreeSet<String> {
 }
 
 /// Conditional compilation in a body of the common dialect, and helpers that only one prelude has.
-pub fn conditionals(file: &File) -> Vec<Fault> {
+pub(crate) fn conditionals(file: &File) -> Vec<Fault> {
     if !(file.path.starts_with("kernels/") && file.path.ends_with(".c")) {
         return Vec::new();
     }
@@ -58,7 +58,7 @@ pub fn conditionals(file: &File) -> Vec<Fault> {
 }
 
 /// Names that the WGSL plans fill in: every string literal of capitals in their file, and what the assembly adds.
-pub fn known_substitutions() -> Vec<String> {
+pub(crate) fn known_substitutions() -> Vec<String> {
     let mut names = vec!["EXPR".to_string()];
     for file in tree::files().iter().filter(|f| f.path.starts_with("src/kernel/") && f.path.contains("wgsl")) {
         let tokens: TokenStream = file.text.parse().unwrap_or_else(|e| panic!("{}: {e}", file.path));
@@ -85,7 +85,7 @@ fn literals(tokens: TokenStream, out: &mut Vec<String>) {
 }
 
 /// Substitutions that no plan fills, and braces that do not match.
-pub fn substitutions(file: &File, known: &[String]) -> Vec<Fault> {
+pub(crate) fn substitutions(file: &File, known: &[String]) -> Vec<Fault> {
     if !(file.path.starts_with("kernels/") && file.path.ends_with(".wgsl")) {
         return Vec::new();
     }

@@ -25,12 +25,12 @@ fn direct(layer: &str) -> Option<&'static [&'static str]> {
 }
 
 /// True if `layer` may name things of `other`.
-pub fn allowed(layer: &str, other: &str) -> bool {
+pub(crate) fn allowed(layer: &str, other: &str) -> bool {
     layer == other || direct(layer).is_some_and(|below| below.iter().any(|b| allowed(b, other)))
 }
 
 /// Paths that point up, leave the table, or climb two modules at once.
-pub fn faults(source: &Source) -> Vec<Fault> {
+pub(crate) fn faults(source: &Source) -> Vec<Fault> {
     let layer = source.layer();
     let fault = |line: usize, what: String| Fault { path: source.path.clone(), line, what };
     // The crate's roots (lib.rs, main.rs) tie the layers together.

@@ -119,6 +119,9 @@ fn planted_prints_are_found() {
         let found = planted(text::prints, "src/report/csv.rs", text);
         assert_eq!(found.len(), n, "{text}: {found:?}");
     }
+    let abort = "fn f() { std::process::abort(); }";
+    assert_eq!(planted(text::prints, "src/engine/run.rs", abort).len(), 1);
+    assert_eq!(planted(text::prints, "src/jobs/stress/worker.rs", abort).len(), 0);
     assert!(planted(text::prints, "src/cli/run.rs", "fn f() { println!(\"x\"); }").is_empty());
 }
 

@@ -6,48 +6,48 @@ use syn::visit::{self, Visit};
 
 /// A path as it is written, `use` groups expanded.
 #[derive(Clone, Debug)]
-pub struct Name {
+pub(crate) struct Name {
     /// Its segments.
-    pub segments: Vec<String>,
+    pub(crate) segments: Vec<String>,
     /// Line, from 1.
-    pub line: usize,
+    pub(crate) line: usize,
     /// Module it is written in, from the crate's root.
-    pub module: Vec<String>,
+    pub(crate) module: Vec<String>,
     /// Inside `#[cfg(test)]`.
-    pub test: bool,
+    pub(crate) test: bool,
     /// Followed by `!`.
-    pub is_macro: bool,
+    pub(crate) is_macro: bool,
 }
 
 /// One `unsafe` keyword.
 #[derive(Clone, Debug)]
-pub struct Unsafe {
+pub(crate) struct Unsafe {
     /// Line, from 1.
-    pub line: usize,
+    pub(crate) line: usize,
     /// True for what needs an argument in a comment: blocks, impls and functions (not function types).
-    pub argued: bool,
+    pub(crate) argued: bool,
     /// A function, not a block or an impl.
-    pub function: bool,
+    pub(crate) function: bool,
 }
 
 /// A parsed file.
 #[derive(Debug)]
-pub struct Source {
+pub(crate) struct Source {
     /// Path from the project's root.
-    pub path: String,
+    pub(crate) path: String,
     /// Lines of the text.
-    pub lines: Vec<String>,
+    pub(crate) lines: Vec<String>,
     /// All paths.
-    pub names: Vec<Name>,
+    pub(crate) names: Vec<Name>,
     /// All `unsafe`.
-    pub unsafes: Vec<Unsafe>,
+    pub(crate) unsafes: Vec<Unsafe>,
     /// First and last lines of test modules.
     tests: Vec<(usize, usize)>,
 }
 
 impl Source {
     /// Parses `text` as the file at `path`.
-    pub fn parse(path: &str, text: &str) -> Source {
+    pub(crate) fn parse(path: &str, text: &str) -> Source {
         let file = syn::parse_file(text).unwrap_or_else(|e| panic!("{path}: {e}"));
         let mut visitor =
             Visitor { module: module_of(path), test: is_test(&file.attrs), names: Vec::new(), tests: Vec::new() };
@@ -66,12 +66,12 @@ impl Source {
     }
 
     /// True for a line inside a test module.
-    pub fn in_tests(&self, line: usize) -> bool {
+    pub(crate) fn in_tests(&self, line: usize) -> bool {
         self.tests.iter().any(|(first, last)| (*first..=*last).contains(&line))
     }
 
     /// The layer: the first folder or file below `src/`; empty for the crate's roots.
-    pub fn layer(&self) -> String {
+    pub(crate) fn layer(&self) -> String {
         module_of(&self.path).first().cloned().unwrap_or_default()
     }
 }

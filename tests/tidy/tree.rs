@@ -7,22 +7,22 @@ use std::sync::OnceLock;
 
 /// A text file of the project.
 #[derive(Clone, Debug)]
-pub struct File {
+pub(crate) struct File {
     /// Path from the project's root, with slashes.
-    pub path: String,
+    pub(crate) path: String,
     /// Contents.
-    pub text: String,
+    pub(crate) text: String,
 }
 
 /// A broken rule at a place.
 #[derive(Clone, Debug)]
-pub struct Fault {
+pub(crate) struct Fault {
     /// Path from the project's root.
-    pub path: String,
+    pub(crate) path: String,
     /// Line, from 1; 0 for the file as a whole.
-    pub line: usize,
+    pub(crate) line: usize,
     /// What is wrong and what would be right.
-    pub what: String,
+    pub(crate) what: String,
 }
 
 impl fmt::Display for Fault {
@@ -32,17 +32,17 @@ impl fmt::Display for Fault {
 }
 
 /// The project's root.
-pub fn root() -> &'static Path {
+pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
 /// One file's text.
-pub fn read(path: &str) -> String {
+pub(crate) fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
 }
 
 /// Every text file that git tracks or would track; without git, every file outside `target` and hidden folders.
-pub fn files() -> &'static [File] {
+pub(crate) fn files() -> &'static [File] {
     static FILES: OnceLock<Vec<File>> = OnceLock::new();
     FILES.get_or_init(|| {
         let mut paths = from_git().unwrap_or_default();

@@ -22,11 +22,12 @@ use opencl3::program::{
     get_program_build_data, get_program_info, release_program,
 };
 
-use crate::base::{Clock, Code, DeviceInfo, Error, RealClock, Result};
+use crate::base::{Clock, Code, DeviceInfo, Error, RealClock, Result, rng};
 use crate::device::{
     Buffer, BuildStats, Device, Health, Kind, Ledger, MemoryKind, MemoryState, Program, Queue, Source, next_serial,
     no_memory_kind,
 };
+use crate::kernel::source::Text;
 
 use queue::OpenclQueue;
 use sys::{Handle, Raw};
@@ -125,12 +126,32 @@ impl OpenclDevice {
         Ok((ClProgram { kernel: Mutex::new(kernel), args, program: Arc::new(program) }, log))
     }
 
-    /// The compiled form of a program. Not having one costs only time at the next start.
+    /// The driver's compiled form of a program. Not having one costs only time at the next start.
     fn binary(program: &Handle) -> Option<Vec<u8>> {
         // The conversion cannot panic: cl3 answers this query with one list of bytes per device.
         let all: Vec<Vec<u8>> = get_program_info(program.raw(), CL_PROGRAM_BINARIES).ok()?.into();
         all.into_iter().next().filter(|b| !b.is_empty())
     }
+
+    /// What a cached binary must have been made from: this text by this driver for this device.
+    fn key(&self, text: &Text) -> u64 {
+        rng::fnv1a64(format!("{}\n{:?}\n{:016x}", self.0.info.fingerprint(), OPTIONS, text.hash()).as_bytes())
+    }
+}
+
+const MAGIC: &[u8; 8] = b"gpuctlcl";
+
+/// Puts the key and a checksum in front of a driver's binary. PoCL crashes on a truncated one, so nothing that is not
+/// whole may reach a driver.
+fn seal(key: u64, binary: &[u8]) -> Vec<u8> {
+    [&MAGIC[..], &key.to_le_bytes(), &rng::fnv1a64(binary).to_le_bytes(), binary].concat()
+}
+
+/// The driver's binary in sealed bytes, if it is whole and has this key.
+fn unseal(key: u64, sealed: &[u8]) -> Option<&[u8]> {
+    let (head, binary) = sealed.split_at_checked(24)?;
+    let expected = [&MAGIC[..], &key.to_le_bytes(), &rng::fnv1a64(binary).to_le_bytes()].concat();
+    (head == expected).then_some(binary)
 }
 
 impl Device for OpenclDevice {
@@ -180,8 +201,9 @@ impl Device for OpenclDevice {
             }
         };
         let start = Instant::now();
-        let from_cache = cached.and_then(|bytes| {
-            // SAFETY: the device belongs to the context; the driver checks the bytes and refuses what it did not write.
+        let key = self.key(text);
+        let from_cache = cached.and_then(|bytes| unseal(key, bytes)).and_then(|bytes| {
+            // SAFETY: the device belongs to the context; the bytes are what this driver gave for this device, unchanged.
             let raw = unsafe { create_program_with_binary(s.context.raw(), &[s.device.0], &[bytes]) };
             raw.ok().and_then(|raw| self.finish(raw, &text.entry).ok())
         });
@@ -201,7 +223,8 @@ impl Device for OpenclDevice {
         let handle = Arc::clone(&program.program);
         let ticket = s.ledger.enter(Kind::Program, 0);
         // PoCL compiles every kernel of the text for this query, 200 to 500 ms a program: only who asks pays.
-        Ok(Program::new(program, s.serial, ticket, None, stats).with_binary(move || Self::binary(&handle)))
+        Ok(Program::new(program, s.serial, ticket, None, stats)
+            .with_binary(move || Self::binary(&handle).map(|b| seal(key, &b))))
     }
 
     fn queue(&self) -> Result<Box<dyn Queue>> {
@@ -217,5 +240,25 @@ impl Device for OpenclDevice {
     fn health(&self) -> Health {
         let lost = self.0.lost.lock().unwrap_or_else(PoisonError::into_inner);
         lost.clone().map_or(Health::Usable, Health::Lost)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_whole_binaries_of_the_same_key_are_opened() {
+        let sealed = seal(7, b"binary");
+        assert_eq!(unseal(7, &sealed), Some(&b"binary"[..]));
+        assert_eq!(unseal(8, &sealed), None, "another text or driver");
+        for cut in 0..sealed.len() {
+            assert_eq!(unseal(7, &sealed[..cut]), None, "{cut}");
+        }
+        for at in 0..sealed.len() {
+            let mut bad = sealed.clone();
+            bad[at] ^= 1;
+            assert_eq!(unseal(7, &bad), None, "{at}");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Which OpenCL devices there are, what they can do, and why the rest cannot be used.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use opencl3::device::{
     CL_DEVICE_ADDRESS_BITS, CL_DEVICE_AVAILABLE, CL_DEVICE_COMPILER_AVAILABLE, CL_DEVICE_DOUBLE_FP_CONFIG,
@@ -24,6 +24,9 @@ const INSTALL_DRIVER: &str = "install the GPU's OpenCL driver (Debian and Ubuntu
 
 /// Asks every platform for its devices. Never panics and never hides one platform behind another's failure.
 pub fn probe() -> Probe {
+    /// Drivers set themselves up at the first query; PoCL 3.1 aborts the process when two threads make it at once.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let mut probe = Probe::default();
     let absence = |what: &str, reason: String, next: &str| Absence {
         backend: Backend::Opencl,

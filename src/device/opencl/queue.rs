@@ -151,7 +151,7 @@ impl OpenclQueue {
         if slice.offset == 0 {
             return Ok((whole, None));
         }
-        if slice.offset % s.align != 0 || slice.bytes == 0 {
+        if !slice.offset.is_multiple_of(s.align) || slice.bytes == 0 {
             let why = format!("slices start at multiples of {} bytes and are not empty", s.align);
             return Err(Error::new(Code::BufferBounds, why).device(&s.info.id));
         }
@@ -184,6 +184,7 @@ impl OpenclQueue {
             return bad(Code::LaunchTooLarge, format!("groups of {items}; the device allows {}", info.max_group));
         }
         let mut global = [0usize; 3];
+        #[allow(clippy::needless_range_loop, reason = "four arrays share the index")]
         for d in 0..3 {
             let fits = (1..=info.max_groups[d]).contains(&launch.groups[d]);
             let size = launch.groups[d].checked_mul(u64::from(launch.group[d])).and_then(|s| usize::try_from(s).ok());
@@ -278,7 +279,7 @@ impl Queue for OpenclQueue {
     fn fill(&mut self, dst: &Buffer, offset: u64, bytes: u64, value: u8) -> Result<()> {
         dst.check(offset, bytes)?;
         let mem = self.mem(dst)?;
-        if (offset | bytes) % 4 != 0 {
+        if !(offset | bytes).is_multiple_of(4) {
             return Err(Error::new(Code::BadArgument, "fills start and end at multiples of 4 bytes"));
         }
         if bytes == 0 {
@@ -286,7 +287,7 @@ impl Queue for OpenclQueue {
         }
         // Offset and length must be multiples of the pattern's length; a longer pattern fills faster.
         let pattern = [value; 16];
-        let length = if (offset | bytes) % 16 == 0 { 16 } else { 4 };
+        let length = if (offset | bytes).is_multiple_of(16) { 16 } else { 4 };
         // SAFETY: the range lies inside the buffer; the pattern is copied before the call returns.
         let event = unsafe {
             enqueue_fill_buffer(

@@ -606,7 +606,7 @@ mod tests {
         let (x, y) = (d.alloc(8, MemoryKind::Device).unwrap(), d.alloc(8, MemoryKind::Device).unwrap());
         let mut q = d.queue().unwrap();
         let l = launch(d.as_ref(), double, &[(&x, false), (&y, true)], 2, 2);
-        let mut read = |q: &mut Box<dyn Queue>, b: &Buffer| {
+        let read = |q: &mut Box<dyn Queue>, b: &Buffer| {
             let mut out = [0f32; 2];
             q.read(b, 0, bytemuck::cast_slice_mut(&mut out)).unwrap();
             out

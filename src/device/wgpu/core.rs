@@ -125,7 +125,11 @@ impl Core {
                 self.told.lose(format!("wgpu panicked: {}", panic_text(&*panic)));
                 Err(self.usable().err().unwrap_or_else(|| self.fail(Code::DeviceLost, "wgpu panicked")))
             }
-            (Ok(_), Some(e)) => Err(typed(&e, code).device(&self.id)),
+            (Ok(_), Some(e)) => {
+                // After a loss calls fail with all kinds of messages; the loss itself is told by a poll.
+                self.pump()?;
+                Err(typed(&e, code).device(&self.id))
+            }
             (Ok(value), None) => {
                 self.usable()?;
                 Ok(value)
@@ -171,8 +175,11 @@ impl Core {
         match catch_unwind(AssertUnwindSafe(|| self.device.poll(how))) {
             Ok(Ok(_)) => Ok(true),
             Ok(Err(PollError::Timeout)) => Ok(false),
-            // A submission that never came to be: the device was lost in between, or it is a mistake of ours.
-            Ok(Err(e)) => Err(self.usable().err().unwrap_or_else(|| self.fail(Code::Internal, e.to_string()))),
+            // A submission that never came to be: the device was lost, which the next poll tells, or it is our mistake.
+            Ok(Err(e)) => {
+                self.pump()?;
+                Err(self.fail(Code::Internal, e.to_string()))
+            }
             Err(panic) => {
                 self.told.lose(format!("poll failed: {}", panic_text(&*panic)));
                 Err(self.fail(Code::DeviceLost, panic_text(&*panic)))

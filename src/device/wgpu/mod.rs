@@ -6,6 +6,7 @@
 //! for itself once threads run.
 
 mod core;
+mod launch;
 mod program;
 mod queue;
 

@@ -16,6 +16,7 @@ use crate::device::{Buffer, DEADLINE, Kind, Launch, Mark, Queue, Span, Ticket, W
 use crate::kernel::Param;
 
 use super::core::Core;
+use super::launch::{checked, encode_params};
 use super::program::{Access, RawProgram, build};
 
 /// Launches in one submission; also the slots of the uniform buffer.
@@ -42,9 +43,9 @@ fn fill(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
 
 /// A storage buffer, rounded up to 16 bytes.
 pub(super) struct RawBuffer {
-    buffer: wgpu::Buffer,
+    pub(super) buffer: wgpu::Buffer,
     /// A number that no other buffer of the device has.
-    number: u64,
+    pub(super) number: u64,
 }
 
 impl RawBuffer {
@@ -331,92 +332,6 @@ impl WgpuQueue {
         let index = mark.0.checked_sub(self.first_mark).and_then(|i| self.marks.get(i as usize));
         index.ok_or_else(|| self.core.fail(Code::Internal, format!("mark {} is forgotten or foreign", mark.0)))
     }
-
-    /// Bindings of a launch, checked against the program and the device's limits.
-    fn checked(&self, launch: &Launch, program: &RawProgram) -> Result<Vec<(u32, wgpu::Buffer, u64, u64, u64)>> {
-        let bad = |code, why: String| Err(self.core.fail(code, why));
-        let most = u64::from(self.core.limits.max_compute_workgroups_per_dimension);
-        if launch.groups.iter().any(|g| *g == 0 || *g > most) {
-            return bad(Code::LaunchTooLarge, format!("{:?} groups; 1 to {most} fit one axis", launch.groups));
-        }
-        if launch.group != program.group {
-            let why = format!("the plan has groups of {:?}, the text of {:?}", launch.group, program.group);
-            return bad(Code::Internal, why);
-        }
-        if launch.args.len() != launch.writes.len() {
-            return bad(Code::Internal, "a launch must say of each buffer whether it is written".into());
-        }
-        let align = u64::from(self.core.limits.min_storage_buffer_offset_alignment);
-        let mut out: Vec<(u32, wgpu::Buffer, u64, u64, u64)> = Vec::with_capacity(launch.args.len());
-        for (i, slice) in launch.args.iter().enumerate() {
-            slice.buffer.check(slice.offset, slice.bytes)?;
-            let raw = self.raw(&slice.buffer)?;
-            if slice.offset % align != 0 || slice.bytes % 4 != 0 || slice.bytes == 0 {
-                let why = format!(
-                    "slices start at multiples of {align} bytes and hold whole words: {} + {}",
-                    slice.offset, slice.bytes
-                );
-                return bad(Code::BufferBounds, why);
-            }
-            if slice.bytes > self.core.limits.max_storage_buffer_binding_size {
-                let why = format!(
-                    "an operand of {} bytes; a kernel sees at most {}",
-                    slice.bytes, self.core.limits.max_storage_buffer_binding_size
-                );
-                return bad(Code::LaunchTooLarge, why);
-            }
-            let written = launch.writes[i];
-            if let Some(j) = out.iter().position(|o| o.2 == raw.number)
-                && (written || launch.writes[j])
-            {
-                return bad(Code::BadArgument, "a written buffer may appear only once in a launch".into());
-            }
-            let text = program.bindings.iter().find(|(b, _)| *b == i as u32).map(|(_, a)| *a);
-            if text.is_some_and(|a| matches!(a, Access::Params(_)) || (a == Access::Write) != written) {
-                let why = format!("binding {i}: the text has {text:?}, the plan written = {written}");
-                return bad(Code::Internal, why);
-            }
-            out.push((i as u32, raw.buffer.clone(), raw.number, slice.offset, slice.bytes));
-        }
-        Ok(out)
-    }
-
-    /// The scalars as the entry's uniform struct: declared order, natural alignment, u64 as u32.
-    fn encode_params(&self, params: &[Param], args: usize, program: &RawProgram) -> Result<Vec<u8>> {
-        let mut out = Vec::with_capacity(64);
-        let put = |out: &mut Vec<u8>, bytes: &[u8]| {
-            out.resize(out.len().div_ceil(bytes.len()) * bytes.len(), 0);
-            out.extend_from_slice(bytes);
-        };
-        for p in params {
-            match *p {
-                Param::U64(v) => {
-                    let v = u32::try_from(v)
-                        .map_err(|_| self.core.fail(Code::LaunchTooLarge, format!("{v} does not fit WGSL's u32")))?;
-                    put(&mut out, &v.to_le_bytes());
-                }
-                Param::F32(v) => put(&mut out, &v.to_le_bytes()),
-                Param::F64(v) => put(&mut out, &v.to_le_bytes()),
-                Param::I32(v) => put(&mut out, &v.to_le_bytes()),
-            }
-        }
-        let wide = params.iter().any(|p| matches!(p, Param::F64(_)));
-        let unit = if wide { 8 } else { 4 };
-        let size = out.len().div_ceil(unit) * unit;
-        out.resize(size, 0);
-        let declared = program.bindings.iter().find_map(|(i, a)| match a {
-            Access::Params(bytes) => Some((*i as usize, *bytes)),
-            _ => None,
-        });
-        match declared {
-            None if params.is_empty() => Ok(out),
-            Some((at, bytes)) if at == args && bytes == size as u64 && bytes <= self.slot => Ok(out),
-            other => {
-                let why = format!("{size} bytes of scalars for binding {args}; the text has {other:?}");
-                Err(self.core.fail(Code::Internal, why))
-            }
-        }
-    }
 }
 
 fn encode(encoder: &mut wgpu::CommandEncoder, ops: &[Op], stamps: Option<&Stamps>) {
@@ -520,7 +435,7 @@ impl Queue for WgpuQueue {
         src.check(src_offset, bytes)?;
         dst.check(dst_offset, bytes)?;
         let (from, to) = (self.raw(src)?, self.raw(dst)?);
-        if (src_offset | dst_offset | bytes) % 4 != 0 {
+        if !(src_offset | dst_offset | bytes).is_multiple_of(4) {
             let why = format!("copies move whole words: offsets {src_offset} and {dst_offset}, {bytes} bytes");
             return Err(self.core.fail(Code::FeatureUnsupported, why));
         }
@@ -546,7 +461,7 @@ impl Queue for WgpuQueue {
         self.core.usable()?;
         dst.check(offset, bytes)?;
         let (buffer, number) = (self.raw(dst)?.buffer.clone(), self.raw(dst)?.number);
-        if (offset | bytes) % 4 != 0 {
+        if !(offset | bytes).is_multiple_of(4) {
             let why = format!("fills are whole words: {offset} + {bytes}");
             return Err(self.core.fail(Code::BadArgument, why));
         }
@@ -570,7 +485,9 @@ impl Queue for WgpuQueue {
             let (first, last) = ((at - from) / 4, (to - from) / 4);
             let groups = u32::try_from((last - first).div_ceil(256))
                 .map_err(|_| self.core.fail(Code::LaunchTooLarge, format!("a fill of {bytes} bytes")))?;
-            let scalars = self.encode_params(
+            let scalars = encode_params(
+                &self.core,
+                self.slot,
                 &[Param::U64(first), Param::U64(last), Param::I32(i32::from_le_bytes([value; 4]))],
                 1,
                 &program,
@@ -587,8 +504,8 @@ impl Queue for WgpuQueue {
     fn launch(&mut self, launch: &Launch) -> Result<()> {
         self.core.usable()?;
         let program = launch.program.raw::<RawProgram>(self.core.serial)?;
-        let buffers = self.checked(launch, program)?;
-        let scalars = self.encode_params(&launch.params, launch.args.len(), program)?;
+        let buffers = checked(&self.core, launch, program)?;
+        let scalars = encode_params(&self.core, self.slot, &launch.params, launch.args.len(), program)?;
         let groups = launch.groups.map(|g| g as u32);
         self.record(program, &buffers, &scalars, groups)?;
         self.keep.extend(launch.args.iter().map(|s| s.buffer.clone()));

@@ -111,12 +111,13 @@ pub fn decide(points: &[CalibratePoint], margin: f64) -> Decision {
     if start < points.len() {
         let crossing = points[start].size;
         let below = (0..start).rev().find(|i| wins[*i] == Winner::Cpu).map(|i| points[i].size);
-        let mut reason = format!("the device wins from {crossing} to {}", last.size);
+        let mut reason = if start + 1 == points.len() {
+            format!("the device wins at {crossing}, the largest size; one size alone shows it")
+        } else {
+            format!("the device wins from {crossing} to {}", last.size)
+        };
         if below.is_none() {
             reason.push_str(&format!("; the CPU surely wins nowhere from {} on", first.size));
-        }
-        if start + 1 == points.len() {
-            reason.push_str("; one size alone shows it");
         }
         return Decision {
             verdict: Verdict::Crossing,

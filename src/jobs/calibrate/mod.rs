@@ -1,7 +1,7 @@
 //! From which size on each op is faster on a GPU: a profile with its evidence.
 //!
 //! For every op, dtype, family and device: a correctness check first, then a sweep of interleaved CPU and device calls
-//! ([`sweep`]), then a verdict by pure rules ([`decide`]). Nothing is borrowed between keys; what was not measured says
+//! (`sweep`), then a verdict by pure rules (`decide`). Nothing is borrowed between keys; what was not measured says
 //! so. The budget counts the rig's clock, which is virtual for simulated devices.
 
 pub mod decide;
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::base::record::{CalibrateRecord, Record};
 use crate::base::sink::{Cancel, Progress, Sink};
-use crate::base::{Clock, Code, DType, DeviceClass, Error, Result, os, stats};
+use crate::base::{Code, DType, DeviceClass, Error, Result, os, stats};
 use crate::device::probe::Rig;
 use crate::device::{Device, MemoryKind, sim};
 use crate::engine::Runner;
@@ -217,13 +217,15 @@ impl<'a> Job<'a> {
         let device = g.runner.device();
         let lost = self.lost.iter().find(|(serial, _)| *serial == device.serial()).map(|(_, why)| why.clone());
         if let Some(why) = lost {
-            return Ok(self.without(g, Verdict::Unmeasured, &format!("the device was lost before: {why}"), sink));
+            self.without(g, Verdict::Unmeasured, &format!("the device was lost before: {why}"), sink);
+            return Ok(());
         }
         let deadline = Duration::from_secs_f64((share * 4.0).clamp(10.0, 600.0));
         let begin = self.rig.cpu.clock().now();
         if share <= 0.0 {
             self.unmeasured += self.cfg.residencies.len() as u64;
-            return Ok(self.without(g, Verdict::Unmeasured, "the budget was spent before this key", sink));
+            self.without(g, Verdict::Unmeasured, "the budget was spent before this key", sink);
+            return Ok(());
         }
         let key = (g.op.name, g.dtype, device.serial());
         if self.checked.as_ref().is_none_or(|(k, _)| *k != key) {
@@ -238,18 +240,21 @@ impl<'a> Job<'a> {
                     g.dtype,
                     device.info().id
                 );
-                return Ok(self.without(g, Verdict::Unsafe, &why, sink));
+                self.without(g, Verdict::Unsafe, &why, sink);
+                return Ok(());
             }
             Some(Ok(Trust::Unjudged(why))) => {
                 let why = why.clone();
-                return Ok(self.without(g, Verdict::Unmeasured, &why, sink));
+                self.without(g, Verdict::Unmeasured, &why, sink);
+                return Ok(());
             }
             Some(Err(e)) => {
                 let why = e.to_string();
                 if smoke::fatal(e) {
                     self.lost.push((device.serial(), why.clone()));
                 }
-                return Ok(self.without(g, Verdict::Unmeasured, &why, sink));
+                self.without(g, Verdict::Unmeasured, &why, sink);
+                return Ok(());
             }
             None => return Err(Error::new(Code::Internal, "the check left no result")),
         }

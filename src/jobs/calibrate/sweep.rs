@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::base::record::CalibratePoint;
 use crate::base::sink::Cancel;
-use crate::base::{Attrs, Case, Clock, Code, Cost, DType, Error, Fill, Result, stats, units};
+use crate::base::{Attrs, Case, Code, Cost, DType, Error, Fill, Result, stats, units};
 use crate::engine::Runner;
 use crate::measure::{OpSubject, Residency, StopRule, Subject, sample, stop};
 use crate::op::{Family, OpDesc, Unit, case};
@@ -15,6 +15,9 @@ use super::smoke::gross_error;
 
 /// Fewest pairs that are evidence.
 const LEAST: usize = 3;
+
+/// Share of the remaining budget that one size may take.
+const POINT: f64 = 0.7;
 
 /// Most sizes added to a sweep by refinement, per residency.
 const REFINEMENTS: usize = 16;
@@ -121,13 +124,13 @@ impl Sweep<'_> {
         let c = self.case(param).map_err(|e| format!("{}: {e}", size()))?;
         if let Some(k) = known {
             let predicted = stop::predict(k.round_s, &k.cost, &(self.op.cost)(&c));
-            // One round to warm up, and the fewest pairs.
-            if predicted * (LEAST + 1) as f64 > left_s {
+            // Two rounds to check and warm up, and the fewest pairs.
+            if predicted * (LEAST + 2) as f64 > left_s * POINT {
                 let (p, l) = (units::seconds(predicted), units::seconds(left_s));
                 return Err(format!("{}: predicted {p} a pair, {l} left", size()));
             }
         }
-        match self.measure(&c, which, FIRST, left_s / 2.0, out) {
+        match self.measure(&c, which, FIRST, left_s * POINT, out) {
             Ok(None) => Err(format!("{}: {} left hold too few pairs", size(), units::seconds(left_s))),
             Ok(Some((points, round_s))) => {
                 *known = Some(Known { cost: (self.op.cost)(&c), round_s });
@@ -215,18 +218,16 @@ impl Sweep<'_> {
             .iter()
             .map(|i| OpSubject::new(self.device, &on_device, &inputs, self.residencies[*i], deadline))
             .collect::<Result<Vec<_>>>()?;
-        let mut rule = StopRule {
-            min_samples: pairs,
-            max_samples: pairs,
-            spread: 0.0,
-            soft_s: budget_s / 2.0,
-            budget_s: budget_s / 2.0,
-        };
+        let clock = self.cpu.device().clock();
+        let end = clock.now() + budget_s;
+        let mut rule = StopRule { min_samples: pairs, max_samples: pairs, spread: 0.0, soft_s: budget_s, budget_s };
         let mut samples = self.sample(&mut cpu, &mut devices, &rule)?;
         let seed = c.seed() ^ self.seed;
         let doubtful = |s: &[Vec<f64>]| (1..s.len()).any(|i| decide::doubtful(stats::ratio_ci(&s[0], &s[i], seed)));
         if pairs == FIRST && samples[0].len() == FIRST && doubtful(&samples) {
-            (rule.min_samples, rule.max_samples) = (SECOND, SECOND);
+            // What is left, and never so little that nothing is sampled.
+            let left = (end - clock.now()).max(budget_s / 10.0);
+            rule = StopRule { min_samples: SECOND, max_samples: SECOND, soft_s: left, budget_s: left, ..rule };
             for (all, more) in samples.iter_mut().zip(self.sample(&mut cpu, &mut devices, &rule)?) {
                 all.extend(more);
             }

@@ -126,7 +126,7 @@ pub struct Evidence {
 pub fn judge(e: &Evidence, limits: &Limits) -> (Verdict, String) {
     let first = e.finding.as_deref().unwrap_or("no details");
     if e.mismatches > 0 {
-        return (Verdict::Corruption, format!("{} wrong results; first: {first}", e.mismatches));
+        return (Verdict::Corruption, format!("wrong results: {}; first: {first}", e.mismatches));
     }
     if let Some(how) = &e.crash {
         return (Verdict::Crash, how.clone());
@@ -138,7 +138,7 @@ pub fn judge(e: &Evidence, limits: &Limits) -> (Verdict, String) {
         return (Verdict::Leak, what);
     }
     if e.errors > 0 {
-        return (Verdict::Error, format!("{} operations failed; first: {first}", e.errors));
+        return (Verdict::Error, format!("failed operations: {}; first: {first}", e.errors));
     }
     let rates: Vec<f64> = e.series.iter().map(|s| s.rate).collect();
     if span(&e.series) >= limits.min_seconds
@@ -235,20 +235,17 @@ fn span(series: &[StressSample]) -> f64 {
     }
 }
 
-/// Growth of a count that is noise-free by construction (the ledger at quiet points): the least of each quarter after
-/// warm-up exceeds the most of the quarter before. Any such growth is a leak; `None` with fewer than eight points.
+/// Growth of a count that is noise-free by construction (the ledger at quiet points): after warm-up it never falls, and
+/// grows within the first half as well as within the second. Any such growth is a leak; a single step is not (something
+/// made late and kept). `None` with fewer than eight points.
 pub fn never_returns(points: &[(f64, f64)], limits: &Limits) -> Option<f64> {
     let kept = after_warm_up(points, limits);
-    if kept.len() < 8 {
+    if kept.len() < 8 || kept.windows(2).any(|w| w[1].1 < w[0].1) {
         return None;
     }
-    let quarters = quarters(kept);
-    let most = |q: &[(f64, f64)]| q.iter().map(|p| p.1).fold(f64::NEG_INFINITY, f64::max);
-    let least = |q: &[(f64, f64)]| q.iter().map(|p| p.1).fold(f64::INFINITY, f64::min);
-    quarters
-        .windows(2)
-        .all(|w| least(w[1]) >= most(w[0]) && most(w[1]) > most(w[0]))
-        .then(|| most(quarters[3]) - least(quarters[0]))
+    let grows = |part: &[(f64, f64)]| part[part.len() - 1].1 - part[0].1;
+    let (first, second) = kept.split_at(kept.len() / 2);
+    (grows(first) > 0.0 && grows(second) > 0.0).then(|| grows(kept))
 }
 
 /// A growth that is no noise.
@@ -311,7 +308,7 @@ fn after_warm_up<'p>(points: &'p [(f64, f64)], limits: &Limits) -> &'p [(f64, f6
     &points[skip.min(points.len())..]
 }
 
-fn quarters<'p>(points: &'p [(f64, f64)]) -> [&'p [(f64, f64)]; 4] {
+fn quarters(points: &[(f64, f64)]) -> [&[(f64, f64)]; 4] {
     let at = |i: usize| points.len() * i / 4;
     [0, 1, 2, 3].map(|i| &points[at(i)..at(i + 1)])
 }

@@ -43,7 +43,7 @@ struct Series {
 impl Series {
     fn push(&mut self, sample: StressSample) {
         self.every = self.every.max(1);
-        if self.seen % self.every == 0 {
+        if self.seen.is_multiple_of(self.every) {
             self.samples.push(sample);
         }
         self.seen += 1;
@@ -189,7 +189,7 @@ pub(super) fn phase(
     conclude(job, told)
 }
 
-fn conclude(job: &Job<'_>, mut told: Told) -> (Verdict, StressRecord) {
+fn conclude(job: &Job<'_>, told: Told) -> (Verdict, StressRecord) {
     let counts = told.counts();
     let seconds = told.tested_before + told.tested;
     let limits = Limits::default();

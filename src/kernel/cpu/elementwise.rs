@@ -41,7 +41,7 @@ impl<U: Unary, R: Real> Job for Map<'_, U, R> {
 /// y = f(x). Params: n. Dtypes: the floats; f16 and bf16 are converted in blocks and computed in f32.
 pub fn unary<U: Unary>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
     let isa = ctx.isa;
-    unary_with::<U>(
+    unary_with(
         ctx,
         args,
         call,
@@ -55,7 +55,7 @@ pub fn unary<U: Unary>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call)
 /// The same as a textbook would write it: one thread, scalar library functions.
 pub fn unary_naive<U: Unary>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
     let one = CpuCtx { threads: 1, pool: None, ..*ctx };
-    unary_with::<U>(
+    unary_with(
         &one,
         args,
         call,
@@ -64,7 +64,7 @@ pub fn unary_naive<U: Unary>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: 
     )
 }
 
-fn unary_with<U: Unary>(
+fn unary_with(
     ctx: &CpuCtx<'_>,
     args: &mut NativeArgs<'_>,
     call: &Call,

@@ -163,7 +163,7 @@ fn int_product(ctx: &CpuCtx<'_>, p: &Problem, a: &[i32], b: &[i32], c: &mut [i32
     });
 }
 
-/// The textbook's three loops over i, j, k on one thread. Params and dtypes as [`gemm`].
+/// The textbook's three loops over i, j, k on one thread. Params and dtypes as [`gemm()`].
 pub fn gemm_naive(_: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
     let p = Problem::of(call);
     match call.dtype {

@@ -8,6 +8,13 @@ use super::{Call, CpuCtx, NativeArgs};
 
 const LANES: usize = 32;
 
+/// NaN is the only number that is not equal to itself.
+#[inline(always)]
+#[allow(clippy::eq_op, reason = "the comparison with itself is the test, and becomes one vector instruction")]
+fn is_nan<R: Real>(x: R) -> bool {
+    x != x
+}
+
 struct Rows<'a, R> {
     x: &'a [R],
     y: &'a mut [R],
@@ -23,11 +30,11 @@ impl<R: Real> Job for Rows<'_, R> {
             let mut top = [x[0]; LANES];
             for block in x.chunks(LANES) {
                 for (t, v) in top.iter_mut().zip(block) {
-                    // Once NaN, `t >= v` is false and so is `v != v` needed: keep NaN from either side.
-                    *t = if *t >= *v || *t != *t { *t } else { *v };
+                    // NaN stays once there; a NaN in v fails the comparison and is taken.
+                    *t = if *t >= *v || is_nan(*t) { *t } else { *v };
                 }
             }
-            let top = top.iter().fold(top[0], |a, b| if a >= *b || a != a { a } else { *b });
+            let top = top.iter().fold(top[0], |a, b| if a >= *b || is_nan(a) { a } else { *b });
             let mut sums = [R::of(0.0); LANES];
             for (x, y) in x.chunks(LANES).zip(y.chunks_mut(LANES)) {
                 for ((x, y), s) in x.iter().zip(y).zip(&mut sums) {

@@ -169,6 +169,7 @@ impl<T> View<'_, T> {
 /// C = alpha·A·B + beta·C on the calling thread; C is row-major m×n and is not read when beta is 0.
 ///
 /// Fails if a view does not cover its matrix.
+#[allow(clippy::too_many_arguments, reason = "BLAS's own list of arguments")]
 pub fn gemm_part<T: GemmElement>(
     m: usize,
     n: usize,

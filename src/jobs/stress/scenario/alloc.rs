@@ -43,14 +43,14 @@ pub(super) fn run(ctx: &Ctx<'_>) -> Result<()> {
         let from = Instant::now();
         let bytes = size(&rng, cycle);
         // A name for a crash, but not one line per allocation.
-        if cycle % 16 == 0 {
+        if cycle.is_multiple_of(16) {
             ctx.meter.doing(0, &format!("allocation {cycle}: {bytes} bytes"));
         }
         let q = lease.queue()?;
         let done = (|| -> Result<u64> {
             let buffer = ctx.device.alloc(bytes, MemoryKind::Device)?;
             put(q, &buffer, cycle)?;
-            if cycle % 16 == 0 {
+            if cycle.is_multiple_of(16) {
                 q.finish(ctx.deadline())?;
             }
             held_bytes += bytes;
@@ -77,7 +77,7 @@ pub(super) fn run(ctx: &Ctx<'_>) -> Result<()> {
         }
         sizes.insert(bytes);
         cycle += 1;
-        if cycle % LULL == 0 {
+        if cycle.is_multiple_of(LULL) {
             let q = lease.queue()?;
             held_bytes = 0;
             for old in std::mem::take(&mut held) {

@@ -1,5 +1,8 @@
 //! The judge judged: every planted fault is caught, a clean run is quiet, a legal difference passes.
 
+#[cfg(any(feature = "opencl", feature = "wgpu"))]
+mod devices;
+
 use std::sync::Arc;
 use std::time::Duration;
 

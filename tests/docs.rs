@@ -1,0 +1,174 @@
+//! The commands that README.md and docs/ show are run, and the files that they name exist.
+//!
+//! A block that opens with "```sh test" is run: each of its lines that begins with `gpuctl`, by sh, in one empty folder
+//! per document, with this build's binary on the PATH. A line must end with exit code 0, or with N where the line ends in
+//! `# exit N`. Other lines and blocks are only read.
+
+#![allow(clippy::print_stderr, reason = "skips are named")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// No line may take longer, so that a reader's first try is over soon; generous, for this build is not optimised.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// One line to run.
+#[derive(Debug, PartialEq, Eq)]
+struct Line {
+    number: usize,
+    command: String,
+    exit: i32,
+}
+
+fn documents() -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut found: Vec<PathBuf> = std::fs::read_dir(root.join("docs"))
+        .map(|d| d.flatten().map(|e| e.path()).filter(|p| p.extension().is_some_and(|e| e == "md")).collect())
+        .unwrap_or_default();
+    found.extend(Some(root.join("README.md")).filter(|p| p.exists()));
+    found.sort();
+    found
+}
+
+fn lines(text: &str) -> Vec<Line> {
+    let mut out = Vec::new();
+    let mut run = false;
+    let mut inside = false;
+    for (i, line) in text.lines().enumerate() {
+        if let Some(info) = line.trim_start().strip_prefix("```") {
+            inside = !inside;
+            let words: Vec<&str> = info.split_whitespace().collect();
+            run = inside && words.first() == Some(&"sh") && words.contains(&"test");
+        } else if run {
+            let line = line.trim_start().trim_start_matches("$ ");
+            if line == "gpuctl" || line.starts_with("gpuctl ") {
+                let (command, exit) = match line.rsplit_once("# exit ") {
+                    Some((command, code)) => (command.trim_end(), code.trim().parse().unwrap_or(-1)),
+                    None => (line, 0),
+                };
+                out.push(Line { number: i + 1, command: command.to_string(), exit });
+            }
+        }
+    }
+    out
+}
+
+/// Runs one line; the error says what went wrong.
+fn run(line: &Line, folder: &Path, binary: &Path) -> Result<(), String> {
+    let path = std::env::var("PATH").unwrap_or_default();
+    let bin = binary.parent().ok_or("the binary has no folder")?;
+    let out = std::fs::File::create(folder.join(".stdout")).map_err(|e| e.to_string())?;
+    let log = std::fs::File::create(folder.join(".stderr")).map_err(|e| e.to_string())?;
+    let mut child = Command::new("sh")
+        .args(["-c", &line.command])
+        .current_dir(folder)
+        .env("PATH", format!("{}:{path}", bin.display()))
+        .env("XDG_STATE_HOME", folder)
+        .env("XDG_CONFIG_HOME", folder)
+        .env_remove("GPUCTL_REQUIRE")
+        .stdin(Stdio::null())
+        .stdout(out)
+        .stderr(log)
+        .spawn()
+        .map_err(|e| format!("sh: {e}"))?;
+    let begun = Instant::now();
+    let status = loop {
+        match child.try_wait().map_err(|e| e.to_string())? {
+            Some(status) => break status,
+            None if begun.elapsed() > LIMIT => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(format!("not over after {LIMIT:?}"));
+            }
+            None => std::thread::sleep(Duration::from_millis(20)),
+        }
+    };
+    if status.code() == Some(line.exit) {
+        return Ok(());
+    }
+    // On a busy machine `bench` may rightly call its own row suspect or noisy; that says nothing about the document.
+    let data = std::fs::read_to_string(folder.join(".stdout")).unwrap_or_default();
+    let doubted = ["suspect", "noisy"].iter().any(|w| data.contains(w));
+    if line.exit == 0 && line.command.starts_with("gpuctl bench") && matches!(status.code(), Some(1 | 4)) && doubted {
+        eprintln!("busy machine: {} doubts its own figures ({status})", line.command);
+        return Ok(());
+    }
+    let talk = std::fs::read_to_string(folder.join(".stderr")).unwrap_or_default();
+    Err(format!("{status}, expected {}; it said: {}", line.exit, talk.trim()))
+}
+
+#[test]
+fn shown_commands_work() {
+    let Some(binary) = option_env!("CARGO_BIN_EXE_gpuctl") else {
+        eprintln!("skipped: commands of the documents: built without the feature cli");
+        return;
+    };
+    let mut faults = Vec::new();
+    let mut count = 0;
+    for document in documents() {
+        let folder = tempfile::tempdir().unwrap();
+        let text = std::fs::read_to_string(&document).unwrap();
+        for line in lines(&text) {
+            count += 1;
+            if let Err(why) = run(&line, folder.path(), Path::new(binary)) {
+                let name = document.file_name().unwrap_or_default().display();
+                faults.push(format!("{name}:{}: {}: {why}", line.number, line.command));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    assert!(count >= 5, "only {count} commands found: the search is broken");
+}
+
+#[test]
+fn marked_blocks_are_found_and_failures_seen() {
+    let text = "```sh\ngpuctl no\n```\n```sh test\n$ gpuctl a > b\ncargo run\ngpuctl c  # exit 2\n```\ngpuctl no\n```text test\ngpuctl no\n```\n";
+    let found = lines(text);
+    assert_eq!(
+        found,
+        [
+            Line { number: 5, command: "gpuctl a > b".into(), exit: 0 },
+            Line { number: 7, command: "gpuctl c".into(), exit: 2 }
+        ]
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let line = |command: &str, exit| Line { number: 1, command: command.into(), exit };
+    let binary = folder.path().join("bin/gpuctl");
+    assert!(run(&line("exit 3", 3), folder.path(), &binary).is_ok());
+    let why = run(&line("echo oh no >&2; exit 3", 0), folder.path(), &binary).unwrap_err();
+    assert!(why.contains("oh no"), "{why}");
+}
+
+/// Paths of this project in `backticks`: the first word, if it begins with one of our folders.
+fn paths(text: &str) -> Vec<String> {
+    const OURS: [&str; 6] = ["src/", "tests/", "docs/", "kernels/", "benches/", "profiles/"];
+    let mut inside = false;
+    let mut out = Vec::new();
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            inside = !inside;
+        } else if !inside {
+            for span in line.split('`').skip(1).step_by(2) {
+                let word = span.split_whitespace().next().unwrap_or_default();
+                if OURS.iter().any(|o| word.starts_with(o)) && !word.contains(['*', '<', '{']) {
+                    out.push(word.to_string());
+                }
+            }
+        }
+    }
+    out
+}
+
+#[test]
+fn named_files_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut faults = Vec::new();
+    for document in documents() {
+        let text = std::fs::read_to_string(&document).unwrap();
+        let missing = paths(&text).into_iter().filter(|p| !root.join(p).exists());
+        faults.extend(missing.map(|p| format!("{}: {p} does not exist", document.display())));
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    assert_eq!(paths("see `src/none.rs`, `cargo test`, `src/*.rs` and `tests/run --x`"), ["src/none.rs", "tests/run"]);
+}
