@@ -36,15 +36,13 @@ use queue::{CudaQueue, Limits, Loaded};
 /// Asks the driver for its devices.
 pub fn probe() -> Probe {
     if !driver::library_present() {
+        // cudarc tries many spellings of old Windows and Linux releases; these are the ones that drivers install.
         let names = driver::library_names();
-        let reason = format!(
-            "the driver's library was not found (tried {} and {} other names)",
-            names
-                .iter()
-                .filter(|n| ["libcuda.so", "libcuda.so.1", "nvcuda.dll"].contains(&n.as_str()))
-                .fold(String::new(), |all, n| if all.is_empty() { n.clone() } else { format!("{all}, {n}") }),
-            names.len().saturating_sub(2)
-        );
+        let (usual, others): (Vec<_>, Vec<_>) =
+            names.iter().partition(|n| matches!(n.as_str(), "libcuda.so" | "libcuda.so.1" | "nvcuda.dll"));
+        let usual: Vec<&str> = usual.into_iter().map(String::as_str).collect();
+        let reason =
+            format!("the driver's library was not found (tried {} and {} other names)", usual.join(", "), others.len());
         return probe::absent(
             Backend::Cuda,
             &reason,
