@@ -17,7 +17,7 @@ const WGSL_NO_F64: &str = "SPIR-V's extended instructions have no f64 form of th
 const NO_RULE: &str = "the rule needs mul, which the table does not have yet";
 
 /// Ops of this file, in the order in which they are listed.
-pub(super) static OPS: &[&OpDesc] = &[&ADD, &RELU, &EXP, &TANH];
+pub(super) static OPS: &[&OpDesc] = &[&ADD, &RELU, &EXP, &TANH, &SIGMOID];
 
 /// Declares a function of one number: expression on the CPU, in C, in WGSL; oracle; rule for its error.
 macro_rules! unary_op {
@@ -75,6 +75,19 @@ unary_op!(EXP "exp" onnx "Exp" "y = e^x, elementwise.",
 unary_op!(TANH "tanh" onnx "Tanh" "y = hyperbolic tangent of x.",
     cpu |x| x.tanh::<S>(), c "(x) * (x) < (ACC)1e-16 ? (x) : tanh(x)", wgsl "tanh(x)" on &[DType::F32, DType::F16, DType::BF16],
     oracle Exact::tanh, Tolerance::Function("tanh"), over -5.0..5.0, flops 1);
+
+unary_op!(SIGMOID "sigmoid" onnx "Sigmoid" "y = 1 / (1 + e^-x), elementwise.",
+    cpu |x| {
+        let e = (if x < R::of(0.0) { x } else { -x }).exp::<S>();
+        (if x < R::of(0.0) { e } else { R::of(1.0) }) / (R::of(1.0) + e)
+    },
+    c "((x) < (ACC)0 ? exp(x) : (ACC)1) / ((ACC)1 + exp((x) < (ACC)0 ? (x) : -(x)))",
+    wgsl "select({{ACC}}(1), exp(x), x < {{ACC}}(0)) / ({{ACC}}(1) + exp(-abs(x)))" on &[DType::F32, DType::F16, DType::BF16],
+    oracle |x| {
+        let e = if x.to_f64() < 0.0 { x.exp() } else { x.neg().exp() };
+        (if x.to_f64() < 0.0 { e } else { Exact::f(1.0) }).div(Exact::f(1.0).add(e))
+    },
+    Tolerance::Around { function: "exp", extra_ulps: 1.0 }, over -10.0..10.0, flops 4);
 
 /// One family: elementwise cost depends on the number of elements alone.
 const FLAT: &[Family] = &[Family { name: "all", doc: "any number of elements", matches: |_| true, sweep: |n| vec![n] }];
