@@ -40,7 +40,7 @@ fn bad_input_gets_one_clear_line() {
         (&["bench", "--threads", "0"], "--threads", 2),
         (&["bench", "--device", "cuda:7"], "no device 'cuda:7'", 3),
         (&["bench", "--device", "tpu:0"], "no device 'tpu:0'", 3),
-        (&["bench", "--device", "sim:cray"], "sim:cray", 3),
+        (&["bench", "--device", "sim:cray"], "cray", 3),
         (&["calibrate", "--margin", "0.5"], "margin", 2),
         (&["calibrate", "--op", "nope"], "unknown op 'nope'", 2),
         (&["verify", "--case", "add/f32/m1/-/uniform"], "case", 2),
