@@ -48,7 +48,7 @@ fn bad_input_gets_one_clear_line() {
         (&["stress", "--seconds", "0"], "seconds", 2),
         (&["stress", "--inject", "gremlins", "--device", "cpu"], "gremlins", 2),
         (&["stress", "--scenario", "nap"], "nap", 2),
-        (&["profile", "why", "gemm", "--shape", "8x8x8", "--profile", &broken], "profile-parse", 2),
+        (&["profile", "why", "gemm", "--shape", "8x8x8", "--profile", &broken], "profile-truncated", 2),
         (&["profile", "why", "gemm", "--shape", "8x8x8", "--profile", "/does/not/exist.toml"], "profile-not-found", 2),
     ];
     for (args, needle, code) in cases {
