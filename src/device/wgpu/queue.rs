@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::num::NonZeroU64;
 use std::sync::mpsc;
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use wgpu::{BufferUsages, SubmissionIndex};
 
@@ -305,7 +305,7 @@ impl WgpuQueue {
             let why = format!("data did not arrive within {:.1} s", DEADLINE.as_secs_f64());
             return Err(self.core.fail(Code::LaunchTimeout, why));
         }
-        if !matches!(told.try_recv(), Ok(Ok(()))) {
+        if !self.arrived(&told)? {
             self.core.pump()?;
             return Err(self.core.fail(Code::TransferFailed, "the staging buffer could not be mapped"));
         }
@@ -317,6 +317,20 @@ impl WgpuQueue {
         staging.buffer.unmap();
         self.staging = Some(staging);
         Ok(())
+    }
+
+    /// Whether a mapping whose submission is done succeeded. Any thread's poll may have taken our callback and not have
+    /// run it yet, so its word is waited for.
+    fn arrived(&self, told: &mpsc::Receiver<std::result::Result<(), wgpu::BufferAsyncError>>) -> Result<bool> {
+        let start = Instant::now();
+        loop {
+            match told.recv_timeout(Duration::from_millis(1)) {
+                Ok(result) => return Ok(result.is_ok()),
+                Err(mpsc::RecvTimeoutError::Disconnected) => return Ok(false),
+                Err(mpsc::RecvTimeoutError::Timeout) if start.elapsed() > DEADLINE => return Ok(false),
+                Err(mpsc::RecvTimeoutError::Timeout) => self.core.pump()?,
+            }
+        }
     }
 
     /// Hands words to the device; offset and length are multiples of 4.
