@@ -80,7 +80,15 @@ pub fn run(cfg: &BenchConfig, rig: &Rig, sink: &mut dyn Sink, cancel: &Cancel) -
             summary.cancelled = true;
             break;
         }
-        for row in bench.point(point, cancel)? {
+        let rows = match bench.point(point, cancel) {
+            // What was finished before the interruption is kept and handed out.
+            Err(e) if e.code() == Code::Cancelled => {
+                summary.cancelled = true;
+                break;
+            }
+            rows => rows?,
+        };
+        for row in rows {
             match row.subject.status {
                 Status::Ok => summary.ok += 1,
                 Status::Skipped => summary.skipped += 1,
