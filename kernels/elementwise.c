@@ -1,5 +1,30 @@
-/* Elementwise ops. EXPR(x, b) is the op's expression; ITEMS elements per work-item, a group's width apart, so that
-   neighbours read neighbours. */
+/* Elementwise ops. EXPR(x, b) is the op's expression, which may use the number rules N_... of the dtype that the planner
+   defines; ITEMS elements per work-item, a group's width apart, so that neighbours read neighbours. */
+
+/* a^b with wrapping products: the low bits of a product depend on the factors' low bits alone, so this serves every
+   width. */
+FUNCTION u64 whole_power(u64 a, u64 b) {
+    u64 power = 1;
+    for (; b != 0; b >>= 1) {
+        if (b & 1) power *= a;
+        a *= a;
+    }
+    return power;
+}
+
+/* floor(sqrt(v)), digit by digit. */
+FUNCTION u64 whole_root(u64 v) {
+    u64 root = 0;
+    for (u64 bit = (u64)1 << 62; bit != 0; bit >>= 2) {
+        u64 trial = root + bit;
+        root >>= 1;
+        if (v >= trial) {
+            v -= trial;
+            root += bit;
+        }
+    }
+    return root;
+}
 
 /* y[i] = EXPR(x[i]) for i < n. */
 KERNEL_WG(unary, GROUP, 1, 1)(GLOBAL const T *RESTRICT x, GLOBAL T *RESTRICT y, u64 n) {
@@ -44,6 +69,45 @@ KERNEL_WG(binary_broadcast, GROUP, 1, 1)
             ACC v = LOAD(a, i0 * a0 + i1 * a1 + i2 * a2 + i3 * a3);
             ACC w = LOAD(b, i0 * b0 + i1 * b1 + i2 * b2 + i3 * b3);
             STORE(y, i, EXPR(v, w));
+        }
+    }
+}
+
+/* y[i] = EXPR(x[i], s) for i < n. */
+KERNEL_WG(scalar, GROUP, 1, 1)(GLOBAL const T *RESTRICT x, GLOBAL T *RESTRICT y, u64 n, SCALAR s) {
+    u64 first = FLAT_GRP() * (GROUP * ITEMS) + LID(0);
+    for (u32 j = 0; j < ITEMS; j++) {
+        u64 i = first + j * GROUP;
+        if (i < n) {
+            ACC v = LOAD(x, i);
+            ACC w = (ACC)s;
+            STORE(y, i, EXPR(v, w));
+        }
+    }
+}
+
+/* y[i] = EXPR(s, x[i]) for i < n. */
+KERNEL_WG(scalar_first, GROUP, 1, 1)(GLOBAL const T *RESTRICT x, GLOBAL T *RESTRICT y, u64 n, SCALAR s) {
+    u64 first = FLAT_GRP() * (GROUP * ITEMS) + LID(0);
+    for (u32 j = 0; j < ITEMS; j++) {
+        u64 i = first + j * GROUP;
+        if (i < n) {
+            ACC v = (ACC)s;
+            ACC w = LOAD(x, i);
+            STORE(y, i, EXPR(v, w));
+        }
+    }
+}
+
+/* a[i] = EXPR(a[i], b[i]) for i < n. */
+KERNEL_WG(accumulate, GROUP, 1, 1)(GLOBAL const T *RESTRICT b, GLOBAL T *RESTRICT a, u64 n) {
+    u64 first = FLAT_GRP() * (GROUP * ITEMS) + LID(0);
+    for (u32 j = 0; j < ITEMS; j++) {
+        u64 i = first + j * GROUP;
+        if (i < n) {
+            ACC v = LOAD(a, i);
+            ACC w = LOAD(b, i);
+            STORE(a, i, EXPR(v, w));
         }
     }
 }

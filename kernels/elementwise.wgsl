@@ -1,14 +1,19 @@
 // y[i] = EXPR(x[i]). STORE is the buffers' element (u32 for f16 and bf16: one word holds two neighbours, and one
-// invocation owns the whole word), ACC the arithmetic; CODEC gives `words` and `map`. No loop: a driver may cut loops
-// short, and the planner launches one invocation per word anyway.
+// invocation owns the whole word), ACC the arithmetic; CODEC gives `words` and `map`, and the number rules that EXPR may
+// call. Binary ops with a scalar add it to the parameters (FIELD); NAMES says which operand it is. No loop here: a driver
+// may cut loops short, and the planner launches one invocation per word anyway.
 
-struct Params { n: u32 }
+struct Params {
+    n: u32,
+    {{FIELD}}
+}
 
 @group(0) @binding(0) var<storage, read> x: array<{{STORE}}>;
 @group(0) @binding(1) var<storage, read_write> y: array<{{STORE}}>;
 @group(0) @binding(2) var<uniform> p: Params;
 
-fn apply(x: {{ACC}}) -> {{ACC}} {
+fn apply(v: {{ACC}}) -> {{ACC}} {
+    {{NAMES}}
     return {{EXPR}};
 }
 

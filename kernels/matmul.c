@@ -1,26 +1,35 @@
-/* C = alpha op(A) op(B) + beta C, row-major. A group computes a TM x TN tile of C in steps of TK through local memory;
+/* C = alpha op(A) op(B) + beta C, row-major, for `batches` problems that lie one behind the other. A group computes a TM x TN tile of C in steps of TK through local memory;
    a work-item holds RM x RN results. Row and column strides of A and B stand for transposition. Sizes need not fit the
    tiles. Result (i, j) of work-item (ty, tx) is at row ty*ROW_ITEM + i*ROW_STEP and column tx*COL_ITEM + j*COL_STEP of
    the tile: scattered for GPUs (no bank conflicts), contiguous for processors (vectors). */
 KERNEL_WG(gemm, GROUP, 1, 1)
-(GLOBAL const T *RESTRICT a, GLOBAL const T *RESTRICT b, GLOBAL T *RESTRICT c, u64 m, u64 n, u64 k, u64 a_row, u64 a_col,
- u64 b_row, u64 b_col, ACC alpha, ACC beta) {
+(GLOBAL const T *RESTRICT a, GLOBAL const T *RESTRICT b, GLOBAL OUT *RESTRICT c, u64 m, u64 n, u64 k, u64 a_row,
+ u64 a_col, u64 b_row, u64 b_col, u64 batches, ACC alpha, ACC beta) {
     SHARED ACC tile_a[TK][TM + 1];
     SHARED ACC tile_b[TK][TN + 1];
     u32 lid = LID(0);
     u32 tx = lid % (TN / RN);
     u32 ty = lid / (TN / RN);
     u64 across = (n + TN - 1) / TN;
+    u64 down = (m + TM - 1) / TM;
     u64 flat = FLAT_GRP();
+    u64 batch = flat / (across * down);
+    flat -= batch * (across * down);
     u64 row0 = flat / across * TM;
     u64 col0 = flat % across * TN;
+    u64 a0 = batch * m * k;
+    u64 b0 = batch * k * n;
+    u64 c0 = batch * m * n;
+    /* Groups behind the last problem multiply nothing and store nothing. */
+    u64 rows = batch < batches ? m : 0;
+    u64 depth = batch < batches ? k : 0;
     ACC acc[RM][RN];
     for (u32 i = 0; i < RM; i++) {
         for (u32 j = 0; j < RN; j++) {
             acc[i][j] = (ACC)0;
         }
     }
-    for (u64 k0 = 0; k0 < k; k0 += TK) {
+    for (u64 k0 = 0; k0 < depth; k0 += TK) {
         /* Neighbours read along the axis that is contiguous in memory. */
         for (u32 e = lid; e < TM * TK; e += GROUP) {
             u32 r = a_col == 1 ? e / TK : e % TM;
@@ -28,8 +37,8 @@ KERNEL_WG(gemm, GROUP, 1, 1)
             u64 row = row0 + r;
             u64 col = k0 + p;
             ACC v = (ACC)0;
-            if (row < m && col < k) {
-                v = LOAD(a, row * a_row + col * a_col);
+            if (row < rows && col < k) {
+                v = LOAD(a, a0 + row * a_row + col * a_col);
             }
             tile_a[p][r] = v;
         }
@@ -40,7 +49,7 @@ KERNEL_WG(gemm, GROUP, 1, 1)
             u64 col = col0 + r;
             ACC v = (ACC)0;
             if (row < k && col < n) {
-                v = LOAD(b, row * b_row + col * b_col);
+                v = LOAD(b, b0 + row * b_row + col * b_col);
             }
             tile_b[p][r] = v;
         }
@@ -66,13 +75,13 @@ KERNEL_WG(gemm, GROUP, 1, 1)
         u64 row = row0 + ty * ROW_ITEM + i * ROW_STEP;
         for (u32 j = 0; j < RN; j++) {
             u64 col = col0 + tx * COL_ITEM + j * COL_STEP;
-            if (row < m && col < n) {
+            if (row < rows && col < n) {
                 ACC v = alpha * acc[i][j];
                 /* beta = 0 does not read C, which may hold anything. */
                 if (beta != (ACC)0) {
-                    v += beta * LOAD(c, row * n + col);
+                    v += beta * LOAD(c, c0 + row * n + col);
                 }
-                STORE(c, row * n + col, v);
+                STORE_OUT(c, c0 + row * n + col, v);
             }
         }
     }

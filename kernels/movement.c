@@ -22,3 +22,35 @@ KERNEL_WG(transpose, 32, 8, 1)(GLOBAL const T *RESTRICT x, GLOBAL T *RESTRICT y,
         }
     }
 }
+
+/* The same in place for an n by n matrix: group (i, j) with i <= j swaps tile (i, j) with tile (j, i). Groups below the
+   diagonal find nothing to do; those on it hold one tile twice. No tile is read after it was written by another group. */
+KERNEL_WG(transpose_inplace, 32, 8, 1)(GLOBAL T *x, u64 n) {
+    SHARED T upper[32][33];
+    SHARED T lower[32][33];
+    u32 lx = LID(0);
+    u32 ly = LID(1);
+    u64 across = (n + 31) / 32;
+    u64 flat = FLAT_GRP();
+    u64 i0 = flat / across * 32;
+    u64 j0 = flat % across * 32;
+    /* Rows from n on do not exist, nor do tiles below the diagonal for this group. */
+    u64 end = i0 <= j0 ? n : 0;
+    for (u32 r = ly; r < 32; r += 8) {
+        if (i0 + r < end && j0 + lx < end) {
+            upper[r][lx] = x[(i0 + r) * n + j0 + lx];
+        }
+        if (j0 + r < end && i0 + lx < end) {
+            lower[r][lx] = x[(j0 + r) * n + i0 + lx];
+        }
+    }
+    BARRIER();
+    for (u32 r = ly; r < 32; r += 8) {
+        if (j0 + r < end && i0 + lx < end) {
+            x[(j0 + r) * n + i0 + lx] = upper[lx][r];
+        }
+        if (i0 + r < end && j0 + lx < end && i0 != j0) {
+            x[(i0 + r) * n + j0 + lx] = lower[lx][r];
+        }
+    }
+}

@@ -1,16 +1,16 @@
-/* Row-wise normalisations. GROUP is a power of two. */
+/* Softmax over the middle axis of [m, n, inner], and normalisations by mean and variance. GROUP is a power of two. */
 
-/* y[i, j] = exp(x[i, j] - top_i) / sum over row i of the same; one group per row of n >= 1. A NaN makes its row NaN, as
-   does +infinity (inf - inf). The exponentials wait in y, so T must hold them exactly: T is ACC. */
-KERNEL_WG(softmax, GROUP, 1, 1)(GLOBAL const T *RESTRICT x, GLOBAL T *RESTRICT y, u64 m, u64 n) {
+/* y = exp(x - top) / sum of the same along the axis; one group per row, rows being `inner` apart. A NaN makes its row NaN,
+   as does +infinity (inf - inf). */
+KERNEL_WG(softmax, GROUP, 1, 1)(GLOBAL const T *RESTRICT x, GLOBAL T *RESTRICT y, u64 rows, u64 n, u64 inner) {
     SHARED ACC tree[GROUP];
     u32 lid = LID(0);
     u64 row = FLAT_GRP();
-    u64 length = row < m ? n : 0;
-    u64 base = row < m ? row * n : 0;
+    u64 length = row < rows ? n : 0;
+    u64 base = row < rows ? row / inner * n * inner + row % inner : 0;
     ACC top = LOAD(x, base);
     for (u64 j = lid; j < length; j += GROUP) {
-        ACC v = LOAD(x, base + j);
+        ACC v = LOAD(x, base + j * inner);
         top = v > top || IS_NAN(v) ? v : top;
     }
     tree[lid] = top;
@@ -27,9 +27,7 @@ KERNEL_WG(softmax, GROUP, 1, 1)(GLOBAL const T *RESTRICT x, GLOBAL T *RESTRICT y
     BARRIER();
     ACC s = (ACC)0;
     for (u64 j = lid; j < length; j += GROUP) {
-        ACC e = exp(LOAD(x, base + j) - top);
-        STORE(y, base + j, e);
-        s += e;
+        s += exp(LOAD(x, base + j * inner) - top);
     }
     tree[lid] = s;
     BARRIER();
@@ -41,6 +39,173 @@ KERNEL_WG(softmax, GROUP, 1, 1)(GLOBAL const T *RESTRICT x, GLOBAL T *RESTRICT y
     }
     s = tree[0];
     for (u64 j = lid; j < length; j += GROUP) {
-        STORE(y, base + j, LOAD(y, base + j) / s);
+        STORE(y, base + j * inner, exp(LOAD(x, base + j * inner) - top) / s);
+    }
+}
+
+/* The same with one work-item per row: where inner > 1, neighbours read neighbours. */
+KERNEL_WG(softmax_columns, GROUP, 1, 1)
+(GLOBAL const T *RESTRICT x, GLOBAL T *RESTRICT y, u64 rows, u64 n, u64 inner) {
+    u64 row = FLAT_GRP() * GROUP + LID(0);
+    if (row < rows) {
+        u64 base = row / inner * n * inner + row % inner;
+        ACC top = LOAD(x, base);
+        for (u64 j = 1; j < n; j++) {
+            ACC v = LOAD(x, base + j * inner);
+            top = v > top || IS_NAN(v) ? v : top;
+        }
+        ACC s = (ACC)0;
+        for (u64 j = 0; j < n; j++) {
+            s += exp(LOAD(x, base + j * inner) - top);
+        }
+        for (u64 j = 0; j < n; j++) {
+            STORE(y, base + j * inner, exp(LOAD(x, base + j * inner) - top) / s);
+        }
+    }
+}
+
+/* Statistics are taken of x seen as [a, channels, inner], per channel over its a * inner = n elements. All sums are of
+   distances from the channel's first element, so a large mean costs no digits. Where that element is not finite, 0. */
+FUNCTION ACC shift_of(ACC first) { return first - first == (ACC)0 ? first : (ACC)0; }
+
+/* Group (channel, part): mean distance of its segment to stats[channel, part], sum of squared deviations from that mean to
+   stats[channels * parts + (channel, part)]. */
+KERNEL_WG(stats_part, GROUP, 1, 1)
+(GLOBAL const T *RESTRICT x, GLOBAL ACC *RESTRICT stats, u64 channels, u64 inner, u64 n, u64 segment, u64 parts) {
+    SHARED ACC tree[GROUP];
+    u32 lid = LID(0);
+    u64 flat = FLAT_GRP();
+    u64 inside = flat < channels * parts;
+    u64 channel = inside ? flat / parts : 0;
+    u64 begin = inside ? flat % parts * segment : 0;
+    u64 length = inside ? (n - begin < segment ? n - begin : segment) : 0;
+    ACC shift = shift_of(LOAD(x, channel * inner));
+    ACC s = (ACC)0;
+    for (u64 i = begin + lid; i < begin + length; i += GROUP) {
+        u64 at = inner == n ? channel * n + i : (i / inner * channels + channel) * inner + i % inner;
+        s += LOAD(x, at) - shift;
+    }
+    tree[lid] = s;
+    BARRIER();
+    for (u32 w = GROUP / 2; w > 0; w /= 2) {
+        if (lid < w) {
+            tree[lid] += tree[lid + w];
+        }
+        BARRIER();
+    }
+    ACC mean = tree[0] / (ACC)(length > 0 ? length : 1);
+    /* Everyone has read the sum before the array is used again. */
+    BARRIER();
+    s = (ACC)0;
+    for (u64 i = begin + lid; i < begin + length; i += GROUP) {
+        u64 at = inner == n ? channel * n + i : (i / inner * channels + channel) * inner + i % inner;
+        ACC d = LOAD(x, at) - shift - mean;
+        s += d * d;
+    }
+    tree[lid] = s;
+    BARRIER();
+    for (u32 w = GROUP / 2; w > 0; w /= 2) {
+        if (lid < w) {
+            tree[lid] += tree[lid + w];
+        }
+        BARRIER();
+    }
+    if (lid == 0 && inside) {
+        stats[flat] = mean;
+        stats[channels * parts + flat] = tree[0];
+    }
+}
+
+/* One work-item per channel joins its parts (Chan, Golub, LeVeque 1979): mean distance, 1 / sqrt(variance + epsilon), mean
+   and variance to moments[0..4, channel]. */
+KERNEL_WG(stats_join, GROUP, 1, 1)
+(GLOBAL const T *RESTRICT x, GLOBAL const ACC *RESTRICT stats, GLOBAL ACC *RESTRICT moments, u64 channels, u64 inner, u64 n,
+ u64 segment, u64 parts, ACC epsilon) {
+    u64 channel = FLAT_GRP() * GROUP + LID(0);
+    if (channel < channels) {
+        ACC mean = stats[channel * parts];
+        ACC squares = stats[(channels + channel) * parts];
+        if (parts > 1) {
+            ACC s = (ACC)0;
+            for (u64 p = 0; p < parts; p++) {
+                u64 length = n - p * segment < segment ? n - p * segment : segment;
+                s += stats[channel * parts + p] * (ACC)length;
+            }
+            mean = s / (ACC)n;
+            squares = (ACC)0;
+            for (u64 p = 0; p < parts; p++) {
+                u64 length = n - p * segment < segment ? n - p * segment : segment;
+                ACC d = stats[channel * parts + p] - mean;
+                squares += stats[(channels + channel) * parts + p] + d * d * (ACC)length;
+            }
+        }
+        ACC variance = squares / (ACC)n;
+        moments[channel] = mean;
+        moments[channels + channel] = (ACC)1 / sqrt(variance + epsilon);
+        moments[2 * channels + channel] = shift_of(LOAD(x, channel * inner)) + mean;
+        moments[3 * channels + channel] = variance;
+    }
+}
+
+/* What layernorm stores of the moments. */
+KERNEL_WG(store_layer, GROUP, 1, 1)
+(GLOBAL const ACC *RESTRICT moments, GLOBAL T *RESTRICT mean, GLOBAL T *RESTRICT rstd, u64 channels) {
+    u64 i = FLAT_GRP() * GROUP + LID(0);
+    if (i < channels) {
+        STORE(mean, i, moments[2 * channels + i]);
+        STORE(rstd, i, moments[channels + i]);
+    }
+}
+
+/* What batchnorm stores of them; running statistics keep `keep` of what they were and take `take` of what is new. */
+KERNEL_WG(store_batch, GROUP, 1, 1)
+(GLOBAL const ACC *RESTRICT moments, GLOBAL T *RESTRICT mean, GLOBAL T *RESTRICT variance, GLOBAL T *RESTRICT running_mean,
+ GLOBAL T *RESTRICT running_variance, u64 channels, ACC keep, ACC take) {
+    u64 i = FLAT_GRP() * GROUP + LID(0);
+    if (i < channels) {
+        ACC m = moments[2 * channels + i];
+        ACC v = moments[3 * channels + i];
+        STORE(mean, i, m);
+        STORE(variance, i, v);
+        STORE(running_mean, i, keep * LOAD(running_mean, i) + take * m);
+        STORE(running_variance, i, keep * LOAD(running_variance, i) + take * v);
+    }
+}
+
+/* y = (x - mean) * rstd * gamma + beta, over rows of n: gamma and beta belong to columns, moments to rows. */
+KERNEL_WG(apply_layer, GROUP, 1, 1)
+(GLOBAL const T *RESTRICT x, GLOBAL const ACC *RESTRICT moments, GLOBAL const T *RESTRICT gamma,
+ GLOBAL const T *RESTRICT beta, GLOBAL T *RESTRICT y, u64 rows, u64 n) {
+    u64 i = FLAT_GRP() * GROUP + LID(0);
+    if (i < rows * n) {
+        u64 row = i / n;
+        u64 column = i - row * n;
+        ACC d = LOAD(x, i) - shift_of(LOAD(x, row * n)) - moments[row];
+        STORE(y, i, d * moments[rows + row] * LOAD(gamma, column) + LOAD(beta, column));
+    }
+}
+
+/* The same over [a, channels, inner], `total` elements: everything belongs to channels. */
+KERNEL_WG(apply_batch, GROUP, 1, 1)
+(GLOBAL const T *RESTRICT x, GLOBAL const ACC *RESTRICT moments, GLOBAL const T *RESTRICT gamma,
+ GLOBAL const T *RESTRICT beta, GLOBAL T *RESTRICT y, u64 total, u64 channels, u64 inner) {
+    u64 i = FLAT_GRP() * GROUP + LID(0);
+    if (i < total) {
+        u64 channel = i / inner % channels;
+        ACC d = LOAD(x, i) - shift_of(LOAD(x, channel * inner)) - moments[channel];
+        STORE(y, i, d * moments[channels + channel] * LOAD(gamma, channel) + LOAD(beta, channel));
+    }
+}
+
+/* The same with given statistics. */
+KERNEL_WG(batchnorm_infer, GROUP, 1, 1)
+(GLOBAL const T *RESTRICT x, GLOBAL const T *RESTRICT gamma, GLOBAL const T *RESTRICT beta, GLOBAL const T *RESTRICT mean,
+ GLOBAL const T *RESTRICT variance, GLOBAL T *RESTRICT y, u64 total, u64 channels, u64 inner, ACC epsilon) {
+    u64 i = FLAT_GRP() * GROUP + LID(0);
+    if (i < total) {
+        u64 channel = i / inner % channels;
+        ACC rstd = (ACC)1 / sqrt(LOAD(variance, channel) + epsilon);
+        ACC d = LOAD(x, i) - LOAD(mean, channel);
+        STORE(y, i, d * rstd * LOAD(gamma, channel) + LOAD(beta, channel));
     }
 }

@@ -1,10 +1,13 @@
-// Softmax over rows of n: y = exp(x - max) / sum of the same. NaN or +infinity in a row makes its sum NaN.
-// Short rows take one group each (`softmax`); long ones are cut into segments over three launches, so that no
+// Softmax over the middle axis of [m, n, inner]: y = exp(x - max) / sum of the same; rows = m * inner, the elements of one
+// being `inner` apart. NaN or +infinity in a row makes its sum NaN. Short rows take one group each (`softmax`), many rows
+// side by side one invocation each (`softmax_columns`); long ones are cut into segments over three launches, so that no
 // invocation loops long. WGSL's max may drop NaN and a compiler may assume its absence, so bits are compared.
+// LOADS gives load(i), CELLS lo, hi and cell: how f16 and bf16 are laid into words of two (`pack`).
 
-struct Params { m: u32, n: u32, segment: u32, parts: u32 }
+struct Params { rows: u32, n: u32, inner: u32, segment: u32, parts: u32 }
+struct Pack { n: u32 }
 
-@group(0) @binding(0) var<storage, read> x: array<f32>;
+@group(0) @binding(0) var<storage, read> x: array<{{X}}>;
 @group(0) @binding(1) var<storage, read_write> y: array<f32>;
 @group(0) @binding(2) var<uniform> p: Params;
 
@@ -15,17 +18,30 @@ struct Params { m: u32, n: u32, segment: u32, parts: u32 }
 @group(0) @binding(3) var<storage, read_write> z: array<f32>;
 @group(0) @binding(4) var<uniform> p4: Params;
 
+@group(0) @binding(0) var<storage, read> wide: array<f32>;
+@group(0) @binding(1) var<storage, read_write> packed: array<{{CELL}}>;
+@group(0) @binding(2) var<uniform> k: Pack;
+
 var<workgroup> cells: array<f32, {{GROUP}}>;
 
-fn is_nan(v: f32) -> bool {
+{{LOADS}}
+
+{{CELLS}}
+
+fn nan(v: f32) -> bool {
     return (bitcast<u32>(v) & 0x7fffffffu) > 0x7f800000u;
 }
 
+// First element of a row.
+fn first(row: u32, n: u32, inner: u32) -> u32 {
+    return row / inner * n * inner + row % inner;
+}
+
 fn larger(a: f32, b: f32) -> f32 {
-    if (is_nan(a)) {
+    if (nan(a)) {
         return a;
     }
-    if (is_nan(b)) {
+    if (nan(b)) {
         return b;
     }
     return select(b, a, a > b);
@@ -68,11 +84,11 @@ fn softmax(
     @builtin(local_invocation_index) local: u32,
 ) {
     let row = group.y * groups.x + group.x;
-    let inside = row < p.m;
-    let at = min(row, p.m - 1u) * p.n;
-    var top = x[at];
+    let inside = row < p.rows;
+    let at = first(min(row, p.rows - 1u), p.n, p.inner);
+    var top = load(at);
     for (var i = local; i < p.n; i += {{GROUP}}u) {
-        top = larger(top, x[at + i]);
+        top = larger(top, load(at + i * p.inner));
     }
     cells[local] = top;
     group_max(local);
@@ -80,14 +96,14 @@ fn softmax(
     workgroupBarrier();
     var s = 0.0;
     for (var i = local; i < p.n; i += {{GROUP}}u) {
-        s += term(x[at + i], top);
+        s += term(load(at + i * p.inner), top);
     }
     cells[local] = s;
     group_sum(local);
     let total = cells[0];
     if (inside) {
         for (var i = local; i < p.n; i += {{GROUP}}u) {
-            y[at + i] = term(x[at + i], top) / total;
+            y[at + i * p.inner] = term(load(at + i * p.inner), top) / total;
         }
     }
 }
@@ -100,16 +116,17 @@ fn segment_max(
     @builtin(local_invocation_index) local: u32,
 ) {
     let flat = group.y * groups.x + group.x;
-    let row = min(flat / p.parts, p.m - 1u);
+    let row = min(flat / p.parts, p.rows - 1u);
+    let at = first(row, p.n, p.inner);
     let begin = (flat % p.parts) * p.segment;
     let end = min(p.n, begin + p.segment);
-    var top = x[row * p.n + begin];
+    var top = load(at + begin * p.inner);
     for (var i = begin + local; i < end; i += {{GROUP}}u) {
-        top = larger(top, x[row * p.n + i]);
+        top = larger(top, load(at + i * p.inner));
     }
     cells[local] = top;
     group_max(local);
-    if (local == 0u && flat < p.m * p.parts) {
+    if (local == 0u && flat < p.rows * p.parts) {
         y[flat] = cells[0];
     }
 }
@@ -135,17 +152,18 @@ fn segment_sum(
     @builtin(local_invocation_index) local: u32,
 ) {
     let flat = group.y * groups.x + group.x;
-    let row = min(flat / p3.parts, p3.m - 1u);
+    let row = min(flat / p3.parts, p3.rows - 1u);
+    let at = first(row, p3.n, p3.inner);
     let top = row_max(row, p3.parts, local);
     let begin = (flat % p3.parts) * p3.segment;
     let end = min(p3.n, begin + p3.segment);
     var s = 0.0;
     for (var i = begin + local; i < end; i += {{GROUP}}u) {
-        s += term(x[row * p3.n + i], top);
+        s += term(load(at + i * p3.inner), top);
     }
     cells[local] = s;
     group_sum(local);
-    if (local == 0u && flat < p3.m * p3.parts) {
+    if (local == 0u && flat < p3.rows * p3.parts) {
         totals_out[flat] = cells[0];
     }
 }
@@ -158,7 +176,8 @@ fn segment_write(
     @builtin(local_invocation_index) local: u32,
 ) {
     let flat = group.y * groups.x + group.x;
-    let row = min(flat / p4.parts, p4.m - 1u);
+    let row = min(flat / p4.parts, p4.rows - 1u);
+    let at = first(row, p4.n, p4.inner);
     let top = row_max(row, p4.parts, local);
     var s = 0.0;
     for (var i = local; i < p4.parts; i += {{GROUP}}u) {
@@ -167,11 +186,49 @@ fn segment_write(
     cells[local] = s;
     group_sum(local);
     let total = cells[0];
-    if (flat < p4.m * p4.parts) {
+    if (flat < p4.rows * p4.parts) {
         let begin = (flat % p4.parts) * p4.segment;
         let end = min(p4.n, begin + p4.segment);
         for (var i = begin + local; i < end; i += {{GROUP}}u) {
-            z[row * p4.n + i] = term(x[row * p4.n + i], top) / total;
+            z[at + i * p4.inner] = term(load(at + i * p4.inner), top) / total;
         }
+    }
+}
+
+// One invocation per row.
+@compute @workgroup_size({{GROUP}})
+fn softmax_columns(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) local: u32,
+) {
+    let row = (group.y * groups.x + group.x) * {{GROUP}}u + local;
+    if (row >= p.rows) {
+        return;
+    }
+    let at = first(row, p.n, p.inner);
+    var top = load(at);
+    for (var i = 1u; i < p.n; i++) {
+        top = larger(top, load(at + i * p.inner));
+    }
+    var s = 0.0;
+    for (var i = 0u; i < p.n; i++) {
+        s += term(load(at + i * p.inner), top);
+    }
+    for (var i = 0u; i < p.n; i++) {
+        y[at + i * p.inner] = term(load(at + i * p.inner), top) / s;
+    }
+}
+
+// Results in f32 to words.
+@compute @workgroup_size({{GROUP}})
+fn pack(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) local: u32,
+) {
+    let w = (group.y * groups.x + group.x) * {{GROUP}}u + local;
+    if (lo(w) < k.n) {
+        packed[w] = cell(wide[lo(w)], wide[hi(w)]);
     }
 }

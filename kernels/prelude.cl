@@ -17,6 +17,8 @@ typedef float f32;
 /* KERNEL(name)(arguments) { body }; KERNEL_WG also fixes the number of work-items per group. */
 #define KERNEL(name) __kernel void name
 #define KERNEL_WG(name, x, y, z) __kernel __attribute__((reqd_work_group_size(x, y, z))) void name
+/* Functions of a body: FUNCTION type name(arguments) { body }. */
+#define FUNCTION static inline
 
 /* Address spaces: every pointer names its own. SHARED declares a group's array inside a kernel. */
 #define GLOBAL __global
@@ -34,6 +36,9 @@ typedef float f32;
 #define FLAT_GRP() ((u64)GRP(1) * NGRP(0) + GRP(0))
 /* Waits for the group; writes to local memory before it are seen after it. */
 #define BARRIER() barrier(CLK_LOCAL_MEM_FENCE)
+
+/* Compare-and-swap on a u32 in global memory; gives the old value. */
+#define ATOMIC_CAS(p, old, new) atomic_cmpxchg((volatile __global u32 *)(p), (old), (new))
 
 /* Bit test by comparison: no kernel is built with fast math. */
 #define IS_NAN(x) ((x) != (x))

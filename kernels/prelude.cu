@@ -14,6 +14,7 @@ typedef double f64;
 
 #define KERNEL(name) extern "C" __global__ void name
 #define KERNEL_WG(name, x, y, z) extern "C" __global__ void __launch_bounds__((x) * (y) * (z)) name
+#define FUNCTION static __device__ __forceinline__
 #define GLOBAL
 #define LOCAL
 #define CONSTANT const
@@ -30,6 +31,9 @@ __device__ __forceinline__ u32 prelude_axis(dim3 v, int d) { return d == 0 ? v.x
 #define NGRP(d) prelude_axis(gridDim, d)
 // Number of the group when groups are spread over x and y.
 #define FLAT_GRP() ((u64)GRP(1) * NGRP(0) + GRP(0))
+
+// Compare-and-swap on a u32 in global memory; gives the old value.
+#define ATOMIC_CAS(p, old, new) atomicCAS((p), (old), (new))
 
 #define IS_NAN(x) ((x) != (x))
 

@@ -1,4 +1,4 @@
-/* Sums over the middle axis of [outer, n, inner]. An axis longer than `segment` is summed in `parts` pieces; a second
+/* Sums: over the middle axis of [outer, n, inner], of products, of squares. Sums over the middle axis first. An axis longer than `segment` is summed in `parts` pieces; a second
    launch sums the pieces, so the order of additions never depends on timing. GROUP is a power of two. */
 
 /* inner = 1: group (row, part) sums x[row, part*segment ..] in a tree and stores y[row, part]. */
@@ -45,5 +45,106 @@ KERNEL_WG(sum_columns, GROUP, 1, 1)
             s += LOAD(x, (row * n + i) * inner + column);
         }
         STORE_OUT(y, item, s);
+    }
+}
+
+/* y[i] = sums[i] / count for i < n. */
+KERNEL_WG(divide, GROUP, 1, 1)(GLOBAL const T *RESTRICT sums, GLOBAL OUT *RESTRICT y, u64 n, ACC count) {
+    u64 i = FLAT_GRP() * GROUP + LID(0);
+    if (i < n) {
+        STORE_OUT(y, i, LOAD(sums, i) / count);
+    }
+}
+
+/* Group `part` stores out[part] = sum of a[i] b[i] over its segment of n. */
+KERNEL_WG(dot_part, GROUP, 1, 1)
+(GLOBAL const T *RESTRICT a, GLOBAL const T *RESTRICT b, GLOBAL OUT *RESTRICT out, u64 n, u64 segment, u64 parts) {
+    SHARED ACC tree[GROUP];
+    u32 lid = LID(0);
+    u64 part = FLAT_GRP();
+    u64 begin = part * segment;
+    u64 end = part < parts ? (n - begin < segment ? n : begin + segment) : 0;
+    ACC s = (ACC)0;
+    for (u64 i = begin + lid; i < end; i += GROUP) {
+        s += LOAD(a, i) * LOAD(b, i);
+    }
+    tree[lid] = s;
+    BARRIER();
+    for (u32 w = GROUP / 2; w > 0; w /= 2) {
+        if (lid < w) {
+            tree[lid] += tree[lid + w];
+        }
+        BARRIER();
+    }
+    if (lid == 0 && part < parts) {
+        STORE_OUT(out, part, tree[0]);
+    }
+}
+
+/* Sums of squares in three ranges, so that none overflows or vanishes (Blue 1978; Anderson 2017): of numbers from `high`
+   on times `shrink`, of those below `low` times `grow`, of the others and NaN as they are. Group (range, part) stores
+   out[range, part]; ranges 0, 1 and 2 are high, middle and low. */
+KERNEL_WG(squares_part, GROUP, 1, 1)
+(GLOBAL const T *RESTRICT x, GLOBAL ACC *RESTRICT out, u64 n, u64 segment, u64 parts, ACC low, ACC high, ACC grow,
+ ACC shrink) {
+    SHARED ACC tree[3][GROUP];
+    u32 lid = LID(0);
+    u64 part = FLAT_GRP();
+    u64 begin = part * segment;
+    u64 end = part < parts ? (n - begin < segment ? n : begin + segment) : 0;
+    ACC s0 = (ACC)0;
+    ACC s1 = (ACC)0;
+    ACC s2 = (ACC)0;
+    for (u64 i = begin + lid; i < end; i += GROUP) {
+        ACC v = LOAD(x, i);
+        ACC m = v < (ACC)0 ? -v : v;
+        if (m >= high) {
+            v = v * shrink;
+            s0 += v * v;
+        } else if (m < low) {
+            v = v * grow;
+            s2 += v * v;
+        } else {
+            s1 += v * v;
+        }
+    }
+    tree[0][lid] = s0;
+    tree[1][lid] = s1;
+    tree[2][lid] = s2;
+    BARRIER();
+    for (u32 w = GROUP / 2; w > 0; w /= 2) {
+        if (lid < w) {
+            tree[0][lid] += tree[0][lid + w];
+            tree[1][lid] += tree[1][lid + w];
+            tree[2][lid] += tree[2][lid + w];
+        }
+        BARRIER();
+    }
+    if (lid < 3 && part < parts) {
+        out[lid * parts + part] = tree[lid][0];
+    }
+}
+
+/* y = square root of the three sums together. Where high numbers occur, low ones do not count; where the middle sum is
+   at least 1, neither. `up` keeps a small middle sum from vanishing; `mix` is ungrow * up, `down` is 1 / up. ROOT is sqrt, and
+   nothing for integers, for which no launch comes here. */
+KERNEL_WG(root, GROUP, 1, 1)
+(GLOBAL const ACC *RESTRICT sums, GLOBAL OUT *RESTRICT y, ACC shrink, ACC unshrink, ACC ungrow, ACC up, ACC mix,
+ ACC down) {
+    if (FLAT_GRP() == 0 && LID(0) == 0) {
+        ACC big = sums[0];
+        ACC middle = sums[1];
+        ACC small = sums[2];
+        ACC r;
+        if (big != (ACC)0) {
+            r = ROOT(big + middle * shrink * shrink) * unshrink;
+        } else if (middle == (ACC)0) {
+            r = ROOT(small) * ungrow;
+        } else if (middle < (ACC)1) {
+            r = ROOT(middle * up * up + small * mix * mix) * down;
+        } else {
+            r = ROOT(middle);
+        }
+        STORE_OUT(y, 0, r);
     }
 }

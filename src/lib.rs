@@ -7,6 +7,7 @@
 //!
 //! ```text
 //! base      dtype, case, cost, units, stats, clock, record, error ...   nothing of ours below it
+//! num       arithmetic on any number type: textbook loops on one CPU thread, apart from everything below
 //! kernel    how an op is spelled: texts, variants, launch plans, CPU kernels
 //! op        what an op is: the registry
 //! device    where it runs: cpu, cuda, opencl, wgpu, sim, and the decorator faulty; knows no op
@@ -30,6 +31,7 @@ pub mod engine;
 pub mod jobs;
 pub mod kernel;
 pub mod measure;
+pub mod num;
 pub mod op;
 pub mod profile;
 pub mod report;

@@ -45,6 +45,8 @@ fn bad_input_gets_one_clear_line() {
         (&["calibrate", "--op", "nope"], "unknown op 'nope'", 2),
         (&["verify", "--case", "add/f32/m1/-/uniform"], "case", 2),
         (&["verify", "--tier", "heavy"], "smoke", 2),
+        (&["verify", "--rtol", "nan"], "--rtol NaN", 2),
+        (&["verify", "--atol=-1"], "--atol -1", 2),
         (&["stress", "--seconds", "0"], "seconds", 2),
         (&["stress", "--inject", "gremlins", "--device", "cpu"], "gremlins", 2),
         (&["stress", "--scenario", "nap"], "nap", 2),
@@ -93,6 +95,29 @@ fn csv_and_markdown_have_one_row_per_point() {
         assert!(stdout.starts_with(header), "{stdout}");
         assert_eq!(stdout.lines().filter(|l| l.contains("relu")).count(), 2, "{stdout}");
     }
+}
+
+/// What `verify` writes besides its table, from one failing run: no exp is exact to the last bit.
+#[test]
+fn verify_writes_junit_and_failing_arrays() {
+    let dir = tempfile::tempdir().unwrap();
+    let (xml, failing) = (dir.path().join("out.xml"), dir.path().join("failing"));
+    let case = ["verify", "--case", "exp/f32/n1025/-/uniform", "--device", "cpu", "--rtol", "0"];
+    let out = gpuctl(&case).arg("--junit").arg(&xml).arg("--save-failing").arg(&failing).output().unwrap();
+    assert_eq!(out.status.code(), Some(1), "{}", text(&out.stderr));
+    let said = text(&out.stdout);
+    assert!(
+        said.contains("; asked for: |got - want| <= 0e0 + 0e0 |want|, 0 passed beyond gpuctl's own bound"),
+        "{said}"
+    );
+    let xml = std::fs::read_to_string(xml).unwrap();
+    assert!(
+        xml.starts_with("<?xml") && xml.contains("failures=\"1\"") && xml.contains("--rtol 0e0 --atol 0e0"),
+        "{xml}"
+    );
+    let folders: Vec<_> = std::fs::read_dir(&failing).unwrap().flatten().collect();
+    assert_eq!(folders.len(), 1);
+    assert!(folders[0].path().join("want0-y.npy").exists() && folders[0].path().join("case.txt").exists());
 }
 
 #[test]

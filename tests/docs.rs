@@ -172,3 +172,38 @@ fn named_files_exist() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
     assert_eq!(paths("see `src/none.rs`, `cargo test`, `src/*.rs` and `tests/run --x`"), ["src/none.rs", "tests/run"]);
 }
+
+/// Parts of pages that are made from the op table: page, name of the part, text.
+fn generated() -> [(&'static str, &'static str, String); 2] {
+    use gpuctl::jobs::reference;
+    [("docs/ops.md", "ops", reference::ops()), ("docs/tolerances.md", "limits", reference::limits())]
+}
+
+/// A page with its generated part renewed.
+fn renewed(page: &str, name: &str, text: &str) -> String {
+    let begin = format!("<!-- generated: {name} -->\n");
+    let from = page.find(&begin).unwrap_or_else(|| panic!("no part '{name}'")) + begin.len();
+    let to = from + page[from..].find("<!-- end -->").expect("no end of the generated part");
+    format!("{}{}{}", &page[..from], text, &page[to..])
+}
+
+#[test]
+fn generated_pages_are_those_of_the_table() {
+    for (path, name, text) in generated() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+        let page = std::fs::read_to_string(file).unwrap();
+        assert!(page == renewed(&page, name, &text), "{path} is stale: cargo test --test docs -- --ignored renew");
+    }
+}
+
+/// Writes the generated parts: `cargo test --test docs -- --ignored renew`.
+#[test]
+#[ignore = "changes files of the project"]
+fn renew() {
+    for (path, name, text) in generated() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+        let page = std::fs::read_to_string(&file).unwrap();
+        std::fs::write(&file, renewed(&page, name, &text)).unwrap();
+        assert!(std::fs::read_to_string(&file).unwrap().len() > 500);
+    }
+}

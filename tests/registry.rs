@@ -5,9 +5,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use gpuctl::base::DType;
+use gpuctl::base::{DType, Fill};
 use gpuctl::kernel::{Body, Kernel};
-use gpuctl::op::{self, OpDesc};
+use gpuctl::op::{self, CaseSpec, Gap, OpDesc, ShapeClass, Tier};
 
 /// The forms a kernel comes in, as the matrix shows them.
 const FORMS: [&str; 3] = ["native", "c", "wgsl"];
@@ -135,4 +135,64 @@ fn matrix() {
     }
     println!("{text}");
     assert_eq!(text.lines().count(), op::all().count());
+}
+
+/// Every class of shapes and of data must be in the full tier of every op and dtype, or its absence be stated.
+#[test]
+fn the_full_tier_has_every_class_or_says_why_not() {
+    let mut missing = Vec::new();
+    for op in op::all() {
+        for dtype in op.dtypes {
+            missing.extend(missing_classes(op, *dtype, &(op.cases)(Tier::Full)));
+        }
+    }
+    assert!(missing.is_empty(), "{} gaps:\n{}", missing.len(), missing.join("\n"));
+}
+
+/// What the cases of an op leave out without a reason, and reasons for what they do not leave out.
+fn missing_classes(op: &'static OpDesc, dtype: DType, specs: &[CaseSpec]) -> Vec<String> {
+    let cases: Vec<_> = specs.iter().filter_map(|s| op.case(dtype, &s.dims, s.attrs.clone(), s.fill).ok()).collect();
+    let shapes: BTreeSet<ShapeClass> = cases.iter().flat_map(|c| op.classes(c)).collect();
+    let mut out = Vec::new();
+    for class in ShapeClass::ALL {
+        let gap = op.gaps.iter().find_map(|g| match g {
+            Gap::Shape(c, why) if *c == class => Some(*why),
+            _ => None,
+        });
+        match (shapes.contains(&class), gap) {
+            (false, None) => out.push(format!("{} {dtype}: no {} shape", op.name, class.name())),
+            (false, Some(why)) if why.len() < 12 => out.push(format!("{}: '{why}' is no reason", op.name)),
+            _ => {}
+        }
+    }
+    for fill in Fill::ALL {
+        let gap = op.gaps.iter().any(|g| matches!(g, Gap::Data(f, why) if *f == fill && why.len() >= 12));
+        if !gap && !cases.iter().any(|c| c.fill == fill) {
+            out.push(format!("{} {dtype}: no {fill} data", op.name));
+        }
+    }
+    out
+}
+
+#[test]
+fn a_class_that_is_taken_away_is_missed() {
+    let op = op::find("gemm").unwrap();
+    let all = (op.cases)(Tier::Full);
+    let whole = missing_classes(op, DType::F32, &all).len();
+    for class in
+        ShapeClass::ALL.into_iter().filter(|c| !op.gaps.iter().any(|g| matches!(g, Gap::Shape(s, _) if s == c)))
+    {
+        let without: Vec<CaseSpec> = all
+            .iter()
+            .filter(|s| {
+                let case = op.case(DType::F32, &s.dims, s.attrs.clone(), s.fill);
+                case.is_ok_and(|c| !op.classes(&c).contains(&class))
+            })
+            .cloned()
+            .collect();
+        let missing = missing_classes(op, DType::F32, &without);
+        assert!(missing.len() > whole, "{}", class.name());
+    }
+    let without: Vec<CaseSpec> = all.iter().filter(|s| s.fill != Fill::Special).cloned().collect();
+    assert_eq!(missing_classes(op, DType::F32, &without).len(), whole + 1);
 }

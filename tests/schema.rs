@@ -8,11 +8,12 @@ mod validate;
 use std::process::Command;
 
 use gpuctl::base::record::{
-    BenchRecord, CalibratePoint, CalibrateRecord, Host, Phases, SCHEMA, StressRecord, StressSample, VerifyRecord,
+    ArrayFile, BenchRecord, CalibratePoint, CalibrateRecord, Host, Phases, RunRecord, SCHEMA, StressRecord,
+    StressSample, SupportRecord, VerifyRecord,
 };
 use gpuctl::base::{
-    Absence, Attr, Attrs, Backend, DType, DeviceClass, DeviceInfo, Document, Feature, Fill, Lang, Library, Record,
-    Status, Subject,
+    Absence, Attr, Attrs, Backend, DType, DeviceClass, DeviceInfo, Document, Feature, Fill, HostTensor, Lang, Library,
+    Record, Status, Subject, npy,
 };
 use gpuctl::op;
 use serde_json::{Value, json};
@@ -100,6 +101,7 @@ fn verify(max: f64, status: Status) -> VerifyRecord {
         worst_error: None,
         worst_bound: Some(1e-6),
         compared: 4096,
+        detectors: vec![],
         wrong: u64::from(status != Status::Ok),
         undefined: 0,
         tolerance: "gamma_64 (|A||B|)".into(),
@@ -156,6 +158,35 @@ fn stress(verdict: &str, bytes_checked: u64) -> StressRecord {
     }
 }
 
+fn run() -> RunRecord {
+    let array = |operand: &str, path: &str| ArrayFile {
+        operand: operand.into(),
+        path: path.into(),
+        dtype: DType::F32,
+        shape: vec![64, 64],
+    };
+    RunRecord {
+        subject: subject(Status::Ok, ""),
+        seconds: 1e-3,
+        inputs: vec![array("A", "a.npy"), array("B", "b.npy")],
+        outputs: vec![array("C", "c.npy")],
+        fallback: None,
+    }
+}
+
+fn support(answer: &str, reason: &str) -> SupportRecord {
+    SupportRecord {
+        op: "gemm".into(),
+        dtype: DType::F64,
+        device: "cuda:0".into(),
+        uid: "GPU-synthetic".into(),
+        support: answer.into(),
+        variant: if answer == "yes" { "tiled64".into() } else { String::new() },
+        reason: reason.into(),
+        detail: String::new(),
+    }
+}
+
 fn document(records: Vec<Record>) -> Document {
     Document {
         schema: SCHEMA,
@@ -187,6 +218,9 @@ fn every_kind() -> Vec<Record> {
         Record::Verify(Box::new(verify(f64::INFINITY, Status::Failed))),
         Record::Stress(Box::new(stress("pass", 4096))),
         Record::Stress(Box::new(stress("inconclusive", 0))),
+        Record::Run(Box::new(run())),
+        Record::Support(Box::new(support("yes", ""))),
+        Record::Support(Box::new(support("no", "needs cl_khr_fp64"))),
     ];
     for v in ["always", "never", "crossing", "non-monotone", "inconclusive", "unmeasured", "unsafe"] {
         records.push(Record::Calibrate(Box::new(calibrate(v))));
@@ -223,6 +257,8 @@ fn contradictions_are_found() {
     many.samples_s = vec![1.0; 201];
     let mut passed_wrong = verify(0.5, Status::Ok);
     passed_wrong.wrong = 1;
+    let mut run_nowhere = run();
+    run_nowhere.subject.ran_on = String::new();
     let mut no_threshold = calibrate("crossing");
     no_threshold.threshold = None;
     let mut unsafe_threshold = calibrate("unsafe");
@@ -233,6 +269,8 @@ fn contradictions_are_found() {
         (Record::Bench(Box::new(many)), "maxItems"),
         (Record::Bench(Box::new(bench(Status::Skipped, ""))), "reason"),
         (Record::Verify(Box::new(passed_wrong)), "wrong"),
+        (Record::Run(Box::new(run_nowhere)), "ran_on"),
+        (Record::Support(Box::new(support("undefined", ""))), "reason"),
         (Record::Calibrate(Box::new(no_threshold)), "threshold"),
         (Record::Calibrate(Box::new(unsafe_threshold)), "threshold"),
         (Record::Calibrate(Box::new(calibrate("perhaps"))), "perhaps"),
@@ -329,6 +367,9 @@ fn written(args: &[&str]) -> Option<Value> {
 fn devices_fits() {
     let Some(value) = written(&["devices", "--json", "-"]) else { return };
     assert!(value["devices"].as_array().unwrap().iter().any(|d| d["id"] == "cpu"));
+    let Some(value) = written(&["devices", "--ops", "--json", "-"]) else { return };
+    let cells = value["records"].as_array().unwrap().len();
+    assert_eq!(cells, op::all().count() * DType::ALL.len() * value["devices"].as_array().unwrap().len());
 }
 
 #[test]
@@ -361,4 +402,16 @@ fn stress_fits() {
     let Some(value) = written(&args) else { return };
     let records = value["records"].as_array().unwrap();
     assert!(records.iter().any(|r| r["kind"] == "stress"), "no scenario was run");
+}
+
+#[test]
+fn run_fits() {
+    let folder = tempfile::tempdir().unwrap();
+    let (x, y) = (folder.path().join("x.npy"), folder.path().join("y.npy"));
+    let tensor = HostTensor::from_slice(&[-1.0f32, 2.0], &[2]).unwrap();
+    npy::write(&[(&x, &tensor)]).unwrap();
+    let (x, y) = (x.to_str().unwrap(), y.to_str().unwrap());
+    let args = ["run", "relu", "--in", x, "--out", y, "--device", "cpu", "--json", "-"];
+    let Some(value) = written(&args) else { return };
+    assert_eq!((&value["records"][0]["kind"], &value["records"][0]["ran_on"]), (&json!("run"), &json!("cpu")));
 }

@@ -3,7 +3,7 @@
    k = 1). A holds m*k elements either way, so nothing is read outside. */
 KERNEL_WG(gemm, GROUP, 1, 1)
 (GLOBAL const T *RESTRICT a, GLOBAL const T *RESTRICT b, GLOBAL T *RESTRICT c, u64 m, u64 n, u64 k, u64 a_row, u64 a_col,
- u64 b_row, u64 b_col, ACC alpha, ACC beta) {
+ u64 b_row, u64 b_col, u64 batches, ACC alpha, ACC beta) {
     u64 across = (n + TN - 1) / TN;
     u64 flat = FLAT_GRP();
     for (u32 e = LID(0); e < TM * TN; e += GROUP) {

@@ -15,6 +15,8 @@ pub enum Attr {
     Ints(Vec<i64>),
     /// A number.
     Float(f64),
+    /// A word out of a fixed list: `NHWC`.
+    Word(String),
 }
 
 /// The declared type and default of an attribute.
@@ -26,6 +28,8 @@ pub enum AttrType {
     Ints,
     /// Number with its default.
     Float(f64),
+    /// One of these words; the first is the default.
+    Word(&'static [&'static str]),
 }
 
 /// Declaration of one attribute in an op's record.
@@ -46,6 +50,7 @@ impl AttrDecl {
             AttrType::Int(v) => Attr::Int(v),
             AttrType::Ints => Attr::Ints(Vec::new()),
             AttrType::Float(v) => Attr::Float(v),
+            AttrType::Word(list) => Attr::Word(list.first().copied().unwrap_or_default().to_string()),
         }
     }
 
@@ -59,6 +64,8 @@ impl AttrDecl {
                 Ok(v) => Ok(Attr::Float(v)),
                 Err(_) => Err(bad("a number")),
             },
+            AttrType::Word(list) if list.contains(&text) => Ok(Attr::Word(text.to_string())),
+            AttrType::Word(list) => Err(bad(&format!("one of {}", list.join(" ")))),
             AttrType::Ints if text.is_empty() => Ok(Attr::Ints(Vec::new())),
             AttrType::Ints => text
                 .split(':')
@@ -75,6 +82,7 @@ impl fmt::Display for Attr {
         match self {
             Attr::Int(v) => write!(f, "{v}"),
             Attr::Float(v) => write!(f, "{v}"),
+            Attr::Word(v) => f.write_str(v),
             Attr::Ints(v) => {
                 let parts: Vec<_> = v.iter().map(i64::to_string).collect();
                 f.write_str(&parts.join(":"))
@@ -127,6 +135,14 @@ impl Attrs {
         match self.0.get(name) {
             Some(Attr::Ints(v)) => v,
             _ => &[],
+        }
+    }
+
+    /// A word attribute, or `default`.
+    pub fn word<'a>(&'a self, name: &str, default: &'a str) -> &'a str {
+        match self.0.get(name) {
+            Some(Attr::Word(v)) => v,
+            _ => default,
         }
     }
 

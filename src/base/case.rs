@@ -25,11 +25,28 @@ pub enum Fill {
     Special,
     /// One value everywhere.
     Constant,
+    /// Both signs, magnitudes over most of the dtype's exponents (a quarter of them, so that products stay finite).
+    Wide,
+    /// Neighbours that cancel: x, -x(1 + a few ulps), ...; sums are tiny beside their terms.
+    Cancelling,
+    /// One element is not zero.
+    Onehot,
+    /// Every bit pattern in order, this many whole cases further on: `bits17`. For functions of one number.
+    Bits(u32),
 }
 
 impl Fill {
-    /// All fills.
-    pub const ALL: [Fill; 5] = [Fill::Uniform, Fill::Positive, Fill::Integer, Fill::Special, Fill::Constant];
+    /// All fills that a tier's cases may name; [`Fill::Bits`] belongs to the exhaustive tier alone.
+    pub const ALL: [Fill; 8] = [
+        Fill::Uniform,
+        Fill::Positive,
+        Fill::Integer,
+        Fill::Special,
+        Fill::Constant,
+        Fill::Wide,
+        Fill::Cancelling,
+        Fill::Onehot,
+    ];
 
     /// The name used in case names.
     pub const fn name(self) -> &'static str {
@@ -39,6 +56,19 @@ impl Fill {
             Fill::Integer => "integer",
             Fill::Special => "special",
             Fill::Constant => "constant",
+            Fill::Wide => "wide",
+            Fill::Cancelling => "cancelling",
+            Fill::Onehot => "onehot",
+            Fill::Bits(_) => "bits",
+        }
+    }
+}
+
+impl fmt::Display for Fill {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fill::Bits(part) => write!(f, "bits{part}"),
+            other => f.write_str(other.name()),
         }
     }
 }
@@ -46,9 +76,8 @@ impl Fill {
 impl FromStr for Fill {
     type Err = Error;
     fn from_str(s: &str) -> Result<Self, Error> {
-        Fill::ALL
-            .into_iter()
-            .find(|f| f.name() == s)
+        let part = s.strip_prefix("bits").and_then(|n| n.parse().ok()).map(Fill::Bits);
+        part.or_else(|| Fill::ALL.into_iter().find(|f| f.name() == s))
             .ok_or_else(|| Error::new(Code::BadArgument, format!("unknown data '{s}'")))
     }
 }
@@ -97,6 +126,6 @@ impl Case {
 
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}/{}/{}/{}", self.op, self.dtype, self.shape_text(), self.attr_text(), self.fill.name())
+        write!(f, "{}/{}/{}/{}/{}", self.op, self.dtype, self.shape_text(), self.attr_text(), self.fill)
     }
 }

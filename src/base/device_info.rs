@@ -149,6 +149,34 @@ pub struct DeviceInfo {
 }
 
 impl DeviceInfo {
+    /// An ordinary discrete GPU with OpenCL that exists nowhere: for plans that are looked at and never run.
+    pub fn ordinary_gpu() -> Self {
+        DeviceInfo {
+            id: "opencl:ordinary".into(),
+            uid: "ordinary".into(),
+            name: "ordinary GPU".into(),
+            vendor: String::new(),
+            backend: Backend::Opencl,
+            class: DeviceClass::Discrete,
+            driver: String::new(),
+            api: "OpenCL 1.2".into(),
+            langs: vec![Lang::OpenclC],
+            memory_bytes: Some(8 << 30),
+            max_alloc_bytes: 8 << 30,
+            max_binding_bytes: 8 << 30,
+            max_group: 1024,
+            max_groups: [u64::from(u32::MAX), 65_535, 65_535],
+            local_bytes: 48 * 1024,
+            compute_units: 64,
+            compute_capability: None,
+            dtypes: DType::ALL.to_vec(),
+            features: vec![Feature::Fp64, Feature::Int64, Feature::SmallInt],
+            libraries: vec![],
+            unified_memory: false,
+            notes: vec![],
+        }
+    }
+
     /// True if kernels in this language can be given to the device.
     pub fn takes(&self, lang: Lang) -> bool {
         self.langs.contains(&lang)

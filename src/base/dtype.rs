@@ -104,6 +104,48 @@ impl DType {
         }
     }
 
+    /// Smallest and largest integer; `None` for floats.
+    pub const fn int_range(self) -> Option<(i128, i128)> {
+        match self {
+            DType::I8 => Some((i8::MIN as i128, i8::MAX as i128)),
+            DType::I16 => Some((i16::MIN as i128, i16::MAX as i128)),
+            DType::I32 => Some((i32::MIN as i128, i32::MAX as i128)),
+            DType::I64 => Some((i64::MIN as i128, i64::MAX as i128)),
+            DType::U8 => Some((0, u8::MAX as i128)),
+            DType::U16 => Some((0, u16::MAX as i128)),
+            DType::U32 => Some((0, u32::MAX as i128)),
+            DType::U64 => Some((0, u64::MAX as i128)),
+            _ => None,
+        }
+    }
+
+    /// True for integers with a sign.
+    pub const fn is_signed(self) -> bool {
+        matches!(self, DType::I8 | DType::I16 | DType::I32 | DType::I64)
+    }
+
+    /// True if a scalar attribute keeps its value in the dtype: in floats any number that is not rounded to infinity, in
+    /// integers whole numbers within the range.
+    pub fn holds(self, value: f64) -> bool {
+        if self.is_float() {
+            return !value.is_finite() || self.round(value).is_finite();
+        }
+        // The bounds as f64 are exact or round up to a power of two, which is then out of range itself.
+        self.int_range().is_none_or(|(low, high)| {
+            value.fract() == 0.0 && value >= low as f64 && value <= high as f64 && (value as i128) <= high
+        })
+    }
+
+    /// The nearest number of a float dtype; integers leave the value as it is.
+    pub fn round(self, value: f64) -> f64 {
+        match self {
+            DType::F32 => f64::from(value as f32),
+            DType::F16 => half::f16::from_f64(value).to_f64(),
+            DType::BF16 => half::bf16::from_f64(value).to_f64(),
+            _ => value,
+        }
+    }
+
     /// Unit roundoff u = 2^-p of a float (Higham, *Accuracy and Stability*, 2.1); 0 for integers.
     pub fn unit_roundoff(self) -> f64 {
         self.mantissa_bits().map_or(0.0, |p| 2f64.powi(-p))

@@ -11,6 +11,8 @@ pub struct Env {
     pub disable_gpu: bool,
     /// `GPUCTL_CPU_ISA`: caps the CPU kernels' instruction set: `baseline`, `avx2`, `avx512`.
     pub cpu_isa: Option<String>,
+    /// `GPUCTL_DEBUG_KERNELS=1`: `verify` runs C kernels that check their own accesses.
+    pub debug_kernels: bool,
     /// `GPUCTL_REQUIRE`: backends that must be there, comma separated; a missing one is an error.
     pub require: Vec<String>,
     /// `$XDG_CONFIG_HOME/gpuctl`, or its usual default below the home folder.
@@ -44,6 +46,7 @@ impl Env {
             profile: var("GPUCTL_PROFILE"),
             disable_gpu: flag("GPUCTL_DISABLE_GPU")?,
             cpu_isa: var("GPUCTL_CPU_ISA"),
+            debug_kernels: flag("GPUCTL_DEBUG_KERNELS")?,
             require: var("GPUCTL_REQUIRE")
                 .map(|v| v.split(',').map(|s| s.trim().to_string()).filter(|s| !s.is_empty()).collect())
                 .unwrap_or_default(),

@@ -192,6 +192,8 @@ pub struct VerifyRecord {
     pub compared: u64,
     /// Number of elements beyond their bound.
     pub wrong: u64,
+    /// The rules that found it wrong: bound, bits, class, unwritten, guards, repeat, whole.
+    pub detectors: Vec<String>,
     /// Number of elements whose value the kernel's language leaves open (WGSL: infinities and NaN); not in `wrong`.
     pub undefined: u64,
     /// The bound in words, with its source.
@@ -200,6 +202,75 @@ pub struct VerifyRecord {
     pub strict_met: Option<bool>,
     /// The command that reruns this case alone.
     pub rerun: String,
+}
+
+/// One call of `run` on the user's own arrays.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunRecord {
+    /// What ran where.
+    #[serde(flatten)]
+    pub subject: Subject,
+    /// Seconds of the call: copies, launches and the wait; buffers and kernels were made before. One call, not a median.
+    pub seconds: f64,
+    /// The arrays read.
+    pub inputs: Vec<ArrayFile>,
+    /// The arrays written.
+    pub outputs: Vec<ArrayFile>,
+    /// Why it ran on the CPU although the profile chose a GPU.
+    pub fallback: Option<String>,
+}
+
+/// One cell of the matrix of `devices --ops`: an op in a dtype on a device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SupportRecord {
+    /// Op name.
+    pub op: String,
+    /// Dtype.
+    pub dtype: DType,
+    /// Device id.
+    pub device: String,
+    /// Device uid.
+    pub uid: String,
+    /// `yes`, `no` (the op has the dtype, the device does not run it), or `undefined` (the op is not made for the dtype).
+    pub support: String,
+    /// The kernel variant that runs; empty unless `yes`.
+    pub variant: String,
+    /// Why not; empty for `yes`.
+    pub reason: String,
+    /// What each kernel of the device's languages lacks, where that is more than the reason.
+    pub detail: String,
+}
+
+/// An array in a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArrayFile {
+    /// Name of the operand.
+    pub operand: String,
+    /// Path of the file.
+    pub path: String,
+    /// Number type of the elements.
+    pub dtype: DType,
+    /// Extents, outermost first.
+    pub shape: Vec<u64>,
+}
+
+/// One planted fault and what became of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SelfTestRecord {
+    /// Name of the fault.
+    pub fault: String,
+    /// The case that meets it.
+    pub case: String,
+    /// Device that it was planted on; empty if there was none.
+    pub device: String,
+    /// The rule that must find it, or `allowed`.
+    pub expected: String,
+    /// `caught`, `allowed`; `missed`, `refused` (legal, but not passed), `unsound` (fails without the fault); `not-run`.
+    pub outcome: String,
+    /// The rules that fired.
+    pub detectors: Vec<String>,
+    /// Why, where it needs a word.
+    pub detail: String,
 }
 
 /// JSON has no infinity: an error that is not finite is written as null, and read back as infinite.
@@ -345,10 +416,17 @@ pub enum Record {
     Bench(Box<BenchRecord>),
     /// A case of `verify`.
     Verify(Box<VerifyRecord>),
+    /// A fault of `verify --self-test`.
+    #[serde(rename = "self-test")]
+    SelfTest(Box<SelfTestRecord>),
     /// A key of `calibrate`.
     Calibrate(Box<CalibrateRecord>),
     /// A scenario of `stress`.
     Stress(Box<StressRecord>),
+    /// A call of `run`.
+    Run(Box<RunRecord>),
+    /// A cell of `devices --ops`.
+    Support(Box<SupportRecord>),
 }
 
 /// The host that measured.

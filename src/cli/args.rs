@@ -1,5 +1,7 @@
 //! What can be typed. Values stay text here where our own messages say more than the parser's could.
 
+use std::path::PathBuf;
+
 use clap::{Args, Parser, Subcommand};
 
 /// Tells the truth about GPUs: devices, honest benchmarks, calibrated CPU/GPU thresholds, verification, soak tests.
@@ -24,6 +26,8 @@ pub(super) enum Command {
     Stress(Stress),
     /// Read profiles and explain their decisions
     Profile(Profile),
+    /// Run one op on your own arrays (.npy) on any device
+    Run(Run),
     /// A worker of `stress`
     #[command(hide = true)]
     StressWorker {
@@ -33,7 +37,7 @@ pub(super) enum Command {
 }
 
 /// Options of every subcommand that runs on devices.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(super) struct Common {
     /// Devices: ids or uids separated by commas, or `all` (software devices too) [default: cpu and all real GPUs]
     #[arg(long, value_name = "ID,..|all")]
@@ -54,7 +58,7 @@ pub(super) struct Devices {
     /// Why each missing backend or device is missing, and everything known about those that are there
     #[arg(long)]
     pub(super) why: bool,
-    /// Which op runs on which device in which dtype, and with which kernel
+    /// Which op runs on which device in which dtype, and why not elsewhere; with --json also with which kernel
     #[arg(long)]
     pub(super) ops: bool,
     /// Write the JSON document to a file, or to stdout with `-`
@@ -151,12 +155,33 @@ pub(super) struct Verify {
     /// Every variant that a device takes, the weak baseline too
     #[arg(long)]
     pub(super) all_variants: bool,
-    /// How thoroughly: smoke (seconds) or full (minutes)
-    #[arg(long, value_name = "smoke|full", default_value = "smoke")]
+    /// How thoroughly: smoke (seconds), full (minutes), or exhaustive (every 16-bit and 32-bit number; hours)
+    #[arg(long, value_name = "smoke|full|exhaustive", default_value = "smoke")]
     pub(super) tier: String,
+    /// Note passed cases in this file and leave out those that it holds already: goes on after an interruption
+    #[arg(long, value_name = "FILE")]
+    pub(super) resume: Option<String>,
+    /// Judge by |got - want| <= ATOL + RTOL |want| instead of the derived bounds (labelled in every record)
+    #[arg(long, value_name = "X", conflicts_with_all = ["resume", "self_test"])]
+    pub(super) rtol: Option<f64>,
+    /// See --rtol
+    #[arg(long, value_name = "Y", conflicts_with_all = ["resume", "self_test"])]
+    pub(super) atol: Option<f64>,
+    /// Write the records as JUnit XML
+    #[arg(long, value_name = "PATH", conflicts_with = "self_test")]
+    pub(super) junit: Option<String>,
+    /// Save inputs, results and expected values of each failing case as .npy in this folder
+    #[arg(long, value_name = "DIR", conflicts_with = "self_test")]
+    pub(super) save_failing: Option<PathBuf>,
     /// Print the published error limits and end
     #[arg(long)]
     pub(super) limits: bool,
+    /// Write the texts of all kernels that the request takes, what their compilers said and made, and end
+    #[arg(long, value_name = "DIR")]
+    pub(super) dump_kernels: Option<String>,
+    /// Plant faults and see each found by the rule that exists for it
+    #[arg(long, conflicts_with_all = ["op", "dtype", "case", "variant", "all_variants", "limits"])]
+    pub(super) self_test: bool,
     /// List passing cases too
     #[arg(long, short)]
     pub(super) verbose: bool,
@@ -192,6 +217,39 @@ pub(super) struct Stress {
     pub(super) fail_early: bool,
     #[command(flatten)]
     pub(super) common: Common,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Run {
+    /// Op; `gpuctl devices --ops` lists them
+    pub(super) op: String,
+    /// Array to read (.npy), once per operand in the op's order
+    #[arg(long = "in", value_name = "FILE.npy")]
+    pub(super) inputs: Vec<PathBuf>,
+    /// Array to write (.npy), once per result in the op's order; an existing file is replaced
+    #[arg(long = "out", value_name = "FILE.npy")]
+    pub(super) outputs: Vec<PathBuf>,
+    /// Attribute: transA=1, axes=0:2; may be given several times
+    #[arg(long, value_name = "k=v")]
+    pub(super) attr: Vec<String>,
+    /// Dtype that the arrays must have; bf16 reads u2 as its bits [default: that of the arrays]
+    #[arg(long, value_name = "D")]
+    pub(super) dtype: Option<String>,
+    /// Device by id or uid, on which it runs or fails [default: where the profile says]
+    #[arg(long, value_name = "ID")]
+    pub(super) device: Option<String>,
+    /// Kernel variant
+    #[arg(long, value_name = "V", requires = "device")]
+    pub(super) variant: Option<String>,
+    /// Profile file or preset [default: GPUCTL_PROFILE, then the user's profile, then always-cpu]
+    #[arg(long, value_name = "NAME|FILE", conflicts_with = "device")]
+    pub(super) profile: Option<String>,
+    /// CPU threads [default: all that are allowed]
+    #[arg(long, value_name = "N")]
+    pub(super) threads: Option<usize>,
+    /// Write the JSON document to a file, or to stdout with `-` (instead of the text)
+    #[arg(long, value_name = "PATH|-")]
+    pub(super) json: Option<String>,
 }
 
 #[derive(Debug, Args)]

@@ -1,20 +1,19 @@
 //! One function per subcommand: configuration, job, output, exit code.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use crate::base::record::{Host, SCHEMA, Status};
+use crate::base::record::{Host, SCHEMA};
 use crate::base::sink::Cancel;
 use crate::base::{Backend, Code, DType, DeviceInfo, Document, Env, Error, Fill, Record, Result, os};
 use crate::device::cpu::Pin;
 use crate::device::probe::{CpuConfig, Rig, Select, inventory, open};
 use crate::engine::Engine;
-use crate::jobs::{bench, calibrate, devices, profile, stress, verify};
+use crate::jobs::{bench, calibrate, devices, profile, stress};
 use crate::measure::Residency;
-use crate::op::{self, OpDesc, Tier, case};
+use crate::op::{self, OpDesc, case};
 use crate::profile::file;
 use crate::report;
 
@@ -32,17 +31,18 @@ pub(super) fn run(cli: &Cli, command: &[String], env: &Env) -> Result<u8> {
         Command::Verify(a) => ctx.verify(a),
         Command::Stress(a) => ctx.stress(a),
         Command::Profile(a) => ctx.profile(&a.what),
+        Command::Run(a) => ctx.run_op(a),
         Command::StressWorker { task } => stress::worker(task, &mut std::io::stdout(), env).map(|()| 0),
     }
 }
 
-struct Ctx<'a> {
+pub(super) struct Ctx<'a> {
     command: &'a [String],
-    env: &'a Env,
+    pub(super) env: &'a Env,
 }
 
 /// SIGINT and SIGTERM raise the flag; a second SIGINT ends the process at once.
-fn cancel_on_signals() -> Result<Cancel> {
+pub(super) fn cancel_on_signals() -> Result<Cancel> {
     let cancel = Cancel::new();
     let failed = |e: std::io::Error| Error::new(Code::Internal, "signals cannot be handled").caused_by(e);
     signal_hook::flag::register_conditional_shutdown(SIGINT, i32::from(super::INTERRUPTED), Arc::clone(&cancel.0))
@@ -75,98 +75,30 @@ fn list<T>(text: &str, parse: impl Fn(&str) -> Result<T>) -> Result<Vec<T>> {
     text.split(',').map(|s| parse(s.trim())).collect()
 }
 
-fn ops(text: &str) -> Result<Vec<&'static OpDesc>> {
+pub(super) fn ops(text: &str) -> Result<Vec<&'static OpDesc>> {
     if text == "all" { Ok(op::all().collect()) } else { list(text, op::find) }
 }
 
-fn dtypes(text: &str) -> Result<Vec<DType>> {
+pub(super) fn dtypes(text: &str) -> Result<Vec<DType>> {
     list(text, |s| s.parse())
 }
 
-/// The published limits that results are judged by, one per line.
-fn limits_text() -> String {
-    let mut text = String::from("function  language  dtype  limit               source\n");
-    for r in op::limits::LIMITS {
-        let (lang, limit) = (format!("{:?}", r.lang), format!("{:?}", r.limit));
-        text.push_str(&format!("{:<8}  {lang:<8}  {:<5}  {limit:<18}  {}\n", r.function, r.dtype, r.source));
+/// `--threads`; 0 stands for all.
+pub(super) fn threads_of(asked: Option<usize>) -> Result<usize> {
+    match asked {
+        Some(n) if n == 0 || n > 4096 => Err(Error::new(Code::BadArgument, "--threads must be from 1 to 4096")),
+        other => Ok(other.unwrap_or(0)),
     }
-    text
-}
-
-/// One line per device, op and dtype: cases by status, the largest error, the strict line.
-fn verify_table(records: &[Record]) -> String {
-    #[derive(Default)]
-    struct Line {
-        ok: u64,
-        failed: u64,
-        other: u64,
-        max_ulp: f64,
-        strict: Option<bool>,
-        variant: String,
-        why: String,
-    }
-    let mut order = Vec::new();
-    let mut lines: BTreeMap<(String, String, DType), Line> = BTreeMap::new();
-    for record in records {
-        let Record::Verify(v) = record else { continue };
-        let key = (v.subject.device.clone(), v.subject.op.clone(), v.subject.dtype);
-        if !order.contains(&key) {
-            order.push(key.clone());
-        }
-        let line = lines.entry(key).or_default();
-        match v.subject.status {
-            Status::Ok => line.ok += 1,
-            Status::Failed | Status::Suspect => line.failed += 1,
-            Status::Unsupported | Status::Skipped => {
-                line.other += 1;
-                line.why.clone_from(&v.subject.reason);
-            }
-        }
-        if !v.subject.variant.is_empty() && !line.variant.split(' ').any(|x| x == v.subject.variant) {
-            line.variant = format!("{} {}", line.variant, v.subject.variant).trim().to_string();
-        }
-        line.max_ulp = line.max_ulp.max(v.max_ulp);
-        if let Some(met) = v.strict_met {
-            line.strict = Some(line.strict.unwrap_or(true) && met);
-        }
-    }
-    order.sort_by_key(|k| k.0.clone());
-    let mut text =
-        String::from("device      op         dtype  kernel             ok  failed  other  max ulp  strict line\n");
-    for key in order {
-        let Some(line) = lines.get(&key) else { continue };
-        let strict = match line.strict {
-            Some(true) => "met",
-            Some(false) => "not met",
-            None => "-",
-        };
-        let why = if line.other > 0 { format!("  {}", line.why) } else { String::new() };
-        text.push_str(&format!(
-            "{:<10}  {:<9}  {:<5}  {:<15}  {:>4}  {:>6}  {:>5}  {:>7}  {strict:<7}{why}\n",
-            key.0,
-            key.1,
-            key.2,
-            line.variant,
-            line.ok,
-            line.failed,
-            line.other,
-            crate::base::units::three(line.max_ulp)
-        ));
-    }
-    text.trim_end().to_string()
 }
 
 impl Ctx<'_> {
-    fn rig(&self, common: &Common, pin: Pin) -> Result<Rig> {
+    pub(super) fn rig(&self, common: &Common, pin: Pin) -> Result<Rig> {
         let select = common.device.as_deref().map_or(Ok(Select::Default), Select::parse)?;
         self.rig_of(&select, common.threads, pin)
     }
 
-    fn rig_of(&self, select: &Select, threads: Option<usize>, pin: Pin) -> Result<Rig> {
-        if threads == Some(0) || threads.is_some_and(|t| t > 4096) {
-            return Err(Error::new(Code::BadArgument, "--threads must be from 1 to 4096"));
-        }
-        let rig = open(select, self.env, CpuConfig { threads: threads.unwrap_or(0), pin })?;
+    pub(super) fn rig_of(&self, select: &Select, threads: Option<usize>, pin: Pin) -> Result<Rig> {
+        let rig = open(select, self.env, CpuConfig { threads: threads_of(threads)?, pin })?;
         // The driver thread on the first allowed CPU, the CPU device's workers on the others: they never share a core.
         // Only now: a pinned thread would pass its one CPU on to the workers and be counted as the whole machine.
         if pin == Pin::Workers
@@ -198,7 +130,7 @@ impl Ctx<'_> {
         Ok(())
     }
 
-    fn document(
+    pub(super) fn document(
         &self,
         devices: Vec<DeviceInfo>,
         absent: Vec<crate::base::Absence>,
@@ -225,7 +157,7 @@ impl Ctx<'_> {
     }
 
     /// Writes the document where `--json` says, if it says anything.
-    fn write_json(&self, to: Option<&str>, doc: &Document) -> Result<()> {
+    pub(super) fn write_json(&self, to: Option<&str>, doc: &Document) -> Result<()> {
         match to {
             None => Ok(()),
             Some("-") => output::data(&report::json::document(doc)?),
@@ -246,10 +178,12 @@ impl Ctx<'_> {
                 ));
             }
         }
+        let cells = if a.ops { devices::matrix(&found) } else { Vec::new() };
+        let records: Vec<Record> = cells.into_iter().map(|c| Record::Support(Box::new(c))).collect();
         if a.json.as_deref() != Some("-") {
             let mut text = String::new();
             if a.ops {
-                text.push_str(&self.op_table(&found)?);
+                text.push_str(&report::support::op_matrix(&records, 110));
             } else {
                 text.push_str(&report::text::devices(&found, devices::remarks, output::width()));
                 text.push('\n');
@@ -269,33 +203,8 @@ impl Ctx<'_> {
             }
         }
         let infos = found.into_iter().cloned().collect();
-        self.write_json(a.json.as_deref(), &self.document(infos, inventory.absent, Vec::new(), true, 0))?;
+        self.write_json(a.json.as_deref(), &self.document(infos, inventory.absent, records, true, 0))?;
         Ok(0)
-    }
-
-    fn op_table(&self, found: &[&DeviceInfo]) -> Result<String> {
-        let mut reasons: Vec<String> = Vec::new();
-        let mut rows = Vec::new();
-        for row in devices::matrix(found)? {
-            let cells = row.cells.iter().map(|c| match c {
-                devices::Support::Yes(variant) => (*variant).to_string(),
-                devices::Support::No(why) => {
-                    let at = reasons.iter().position(|r| r == why).unwrap_or_else(|| {
-                        reasons.push(why.clone());
-                        reasons.len() - 1
-                    });
-                    format!("no [{}]", at + 1)
-                }
-            });
-            rows.push((row.op.name.to_string(), row.dtype.to_string(), cells.collect()));
-        }
-        let ids: Vec<String> = found.iter().map(|d| d.id.clone()).collect();
-        let mut text = report::text::op_matrix(&ids, &rows, output::width());
-        text.push('\n');
-        for (i, why) in reasons.iter().enumerate() {
-            text.push_str(&format!("[{}] {why}\n", i + 1));
-        }
-        Ok(text)
     }
 
     fn bench(&self, a: &args::Bench) -> Result<u8> {
@@ -397,77 +306,6 @@ impl Ctx<'_> {
         let code = u8::from(done.records.iter().any(|r| r.verdict == "unsafe"));
         let infos = rig.devices.iter().map(|d| d.info().clone()).collect();
         let doc = self.document(infos, rig.absent, records, done.complete, code);
-        self.write_json(a.common.json.as_deref(), &doc)?;
-        Ok(code)
-    }
-
-    fn verify(&self, a: &args::Verify) -> Result<u8> {
-        if a.limits {
-            output::data(&limits_text())?;
-            return Ok(0);
-        }
-        let cfg = verify::VerifyConfig {
-            ops: match &a.op {
-                Some(text) => ops(text)?,
-                None => op::all().collect(),
-            },
-            dtypes: a.dtype.as_deref().map(dtypes).transpose()?,
-            tier: match a.tier.as_str() {
-                "smoke" => Tier::Smoke,
-                "full" => Tier::Full,
-                other => {
-                    return Err(Error::new(Code::BadArgument, format!("--tier {other}: expected smoke or full")));
-                }
-            },
-            case: a.case.as_deref().map(case::parse).transpose()?,
-            variant: a.variant.clone(),
-            all_variants: a.all_variants,
-            mutant: None,
-        };
-        let cancel = cancel_on_signals()?;
-        let rig = self.rig(&a.common, Pin::Free)?;
-        let json_on_stdout = a.common.json.as_deref() == Some("-");
-        let verbose = a.verbose || cfg.case.is_some();
-        let mut sink = CliSink::new(
-            a.common.quiet,
-            !json_on_stdout,
-            Box::new(move |r| match r {
-                Record::Verify(v) if !json_on_stdout && (verbose || v.subject.status == Status::Failed) => {
-                    Some(verify::line(v))
-                }
-                Record::Verify(v) if v.subject.status == Status::Failed => Some(verify::line(v)),
-                _ => None,
-            }),
-        );
-        let summary = verify::run(&cfg, &rig, &mut sink, &cancel)?;
-        let code = if summary.cancelled { super::INTERRUPTED } else { summary.exit_code() };
-        let devices: Vec<String> = rig.devices.iter().map(|d| d.info().id.clone()).collect();
-        let mut last = format!(
-            "{} on {}: {} passed, {} failed, {} unsupported, {} skipped; {} elements compared",
-            if code == 0 {
-                "PASS"
-            } else if summary.failed > 0 {
-                "FAIL"
-            } else {
-                "INCONCLUSIVE"
-            },
-            devices.join(" "),
-            summary.passed,
-            summary.failed,
-            summary.unsupported,
-            summary.skipped,
-            summary.compared
-        );
-        if !summary.idle.is_empty() {
-            last.push_str(&format!("; nothing was compared on {}", summary.idle.join(" ")));
-        }
-        if !json_on_stdout {
-            sink.print(&verify_table(&sink.records));
-        }
-        sink.print(&last);
-        let records = sink.finish()?;
-        let infos = rig.devices.iter().map(|d| d.info().clone()).collect();
-        let doc = self.document(infos, rig.absent, records, !summary.cancelled, code);
         self.write_json(a.common.json.as_deref(), &doc)?;
         Ok(code)
     }

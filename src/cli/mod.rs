@@ -5,8 +5,11 @@
 
 mod args;
 mod commands;
+mod dump;
 mod output;
+mod run;
 mod sizes;
+mod verify;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

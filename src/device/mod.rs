@@ -14,6 +14,7 @@ pub mod ledger;
 pub mod opencl;
 pub mod probe;
 pub mod sim;
+pub mod spoilt;
 #[cfg(feature = "wgpu")]
 pub mod wgpu;
 

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use crate::base::{Attrs, Case, Code, Error, Fill, HostTensor, Result, host};
-use crate::op::{DTypeRule, OpDesc, Role};
+use crate::op::{Binding, DTypeRule, OpDesc, Role};
 
 /// A bound call.
 #[derive(Debug)]
@@ -25,9 +25,9 @@ pub(super) fn bind<'a>(op: &'static OpDesc, inputs: &[&'a HostTensor], attrs: &A
         return Err(named(Error::new(Code::BadArgument, format!("no attribute '{name}'"))));
     }
     let given: Vec<Vec<u64>> = inputs.iter().map(|t| t.shape.clone()).collect();
-    let (dims, kept) = (op.bind)(&given, attrs).map_err(named)?;
+    let Binding { dims, attrs: kept, results } = (op.bind)(&given, attrs).map_err(named)?;
     let read: Vec<usize> = (0..op.operands.len()).filter(|i| op.operands[*i].role != Role::Out).collect();
-    let own = read.iter().zip(inputs).find(|(i, _)| op.operands[**i].dtype == DTypeRule::Same);
+    let own = read.iter().zip(inputs).find(|(i, _)| matches!(op.operands[**i].dtype, DTypeRule::Same));
     let dtype = own.map_or(op.dtypes[0], |(_, t)| t.dtype);
     let case = op.case(dtype, &dims, kept, Fill::Uniform)?;
     let shapes = (op.shapes)(&case).map_err(named)?;
@@ -50,44 +50,9 @@ pub(super) fn bind<'a>(op: &'static OpDesc, inputs: &[&'a HostTensor], attrs: &A
         };
         operands.push(tensor);
     }
-    let written = (0..op.operands.len()).filter(|i| op.operands[*i].role != Role::In);
-    let results = written.map(|i| result_shape(op, attrs, &read, &given, &shapes, i)).collect();
+    // A case may have flattened what the user's results look like.
+    let results = if results.is_empty() { op.written().map(|i| shapes[i].clone()).collect() } else { results };
     Ok(Bound { case, inputs: operands, results })
-}
-
-/// The shape of written operand `i` as the user thinks of it; a case may have flattened it.
-fn result_shape(
-    op: &OpDesc,
-    attrs: &Attrs,
-    read: &[usize],
-    given: &[Vec<u64>],
-    shapes: &[Vec<u64>],
-    i: usize,
-) -> Vec<u64> {
-    let canonical = &shapes[i];
-    let fits = |s: &[u64]| host::count(s).ok() == host::count(canonical).ok();
-    let has = |name: &str| op.attrs.iter().any(|a| a.name == name);
-    // ONNX gives these two attributes one meaning, whichever the op.
-    if has("axes")
-        && has("keepdims")
-        && let Some(x) = given.first()
-    {
-        let rank = x.len() as i64;
-        let all = attrs.ints("axes").is_empty();
-        let reduced = |d: i64| all || attrs.ints("axes").iter().any(|a| if *a < 0 { a + rank == d } else { *a == d });
-        let keep = attrs.int("keepdims", 1) != 0;
-        let kept = |(d, extent): (usize, &u64)| match (reduced(d as i64), keep) {
-            (false, _) => Some(*extent),
-            (true, keep) => keep.then_some(1),
-        };
-        let shape: Vec<u64> = x.iter().enumerate().filter_map(kept).collect();
-        if fits(&shape) {
-            return shape;
-        }
-    }
-    // An operand that the case flattened as it flattened the result: both have the user's shape.
-    let twin = read.iter().zip(given).find(|(r, shape)| shapes[**r] == *canonical && fits(shape));
-    twin.map_or_else(|| canonical.clone(), |(_, shape)| shape.clone())
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@
 //!
 //! Not here: what the numbers should be (`jobs::verify`), where thresholds come from (`jobs::calibrate`).
 
+mod action;
 mod call;
 pub mod place;
 pub mod run;
@@ -26,7 +27,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use crate::base::{Attrs, Case, Class, Code, DType, Env, Error, HostTensor, Result};
+use crate::base::{Attrs, Case, Class, Code, DType, DeviceInfo, Env, Error, HostTensor, Result};
 use crate::device::cpu::{CpuDevice, Pin};
 use crate::device::probe::{self, CpuConfig, Select};
 use crate::device::{DEADLINE, Device};
@@ -36,7 +37,7 @@ use crate::profile::file::{self, Loaded};
 use crate::profile::{Profile, Source};
 
 pub use place::{Explanation, Placement, Why};
-pub use run::{Leased, Prepared, Runner};
+pub use run::{Guard, Leased, Prepared, Runner};
 
 use call::Bound;
 use place::{Decided, Places};
@@ -218,6 +219,8 @@ pub struct Stats {
 /// What a call gave.
 #[derive(Clone, Debug)]
 pub struct Outcome {
+    /// The call as a case; its data is the caller's, so its `fill` means nothing.
+    pub case: Case,
     /// Written operands, in order.
     pub outputs: Vec<HostTensor>,
     /// Id of the device that computed them.
@@ -228,6 +231,15 @@ pub struct Outcome {
     pub decision: Explanation,
     /// Why it ran on the CPU although a GPU was chosen.
     pub fallback: Option<String>,
+    /// Seconds of the call on the device's clock: copies, launches and the wait; buffers and kernels were made before.
+    pub seconds: f64,
+}
+
+impl Outcome {
+    fn of(done: Computed, ran_on: String, decision: Explanation, fallback: Option<String>) -> Self {
+        let Computed { case, outputs, variant, seconds, .. } = done;
+        Outcome { case, outputs, ran_on, variant, decision, fallback, seconds }
+    }
 }
 
 /// What is logged once: op, dtype, family, device, and whether it was a fallback.
@@ -270,6 +282,12 @@ impl Engine {
         &self.source
     }
 
+    /// A device of this engine by its id, as [`Outcome::ran_on`] names it.
+    pub fn device_info(&self, id: &str) -> Result<DeviceInfo> {
+        let none = || Error::new(Code::DeviceMissing, format!("the engine has no device '{id}'"));
+        self.places.info(id).cloned().ok_or_else(none)
+    }
+
     /// Counters.
     pub fn stats(&self) -> Stats {
         let at = |c: &AtomicU64| c.load(Ordering::Relaxed);
@@ -296,11 +314,11 @@ impl Engine {
         self.tell(op, &bound.case, &decided, &decision.device, false, || format!("{decision}"));
         let mut fallback = None;
         if let Some(gpu) = decided.gpu {
-            let tried = gpu.runner().and_then(|r| compute(r, op, &bound, None));
+            let tried = gpu.runner().and_then(|r| compute(r, op, &bound, None, Care::Plain));
             match tried {
-                Ok((outputs, variant)) => {
+                Ok(done) => {
                     self.counts.gpu.fetch_add(1, Ordering::Relaxed);
-                    return Ok(Outcome { outputs, ran_on: gpu.info.id.clone(), variant, decision, fallback: None });
+                    return Ok(Outcome::of(done, gpu.info.id.clone(), decision, None));
                 }
                 Err(e) => {
                     // After these the device's state is unknown, so later calls would fail or, worse, not fail.
@@ -319,10 +337,10 @@ impl Engine {
                 }
             }
         }
-        let (outputs, variant) = compute(&self.places.cpu, op, &bound, self.places.cpu_variant.as_deref())?;
+        let done = compute(&self.places.cpu, op, &bound, self.places.cpu_variant.as_deref(), Care::Plain)?;
         self.counts.cpu.fetch_add(1, Ordering::Relaxed);
         let ran_on = self.places.cpu.device().info().id.clone();
-        Ok(Outcome { outputs, ran_on, variant, decision, fallback })
+        Ok(Outcome::of(done, ran_on, decision, fallback))
     }
 
     /// Logs a decision or fallback once per op, dtype, family and device.
@@ -344,29 +362,84 @@ impl Engine {
     }
 }
 
+/// What a call on one device gave.
+#[derive(Clone, Debug)]
+pub struct Computed {
+    /// The call as a case; its data is the caller's, so its `fill` means nothing.
+    pub case: Case,
+    /// Written operands, in order.
+    pub outputs: Vec<HostTensor>,
+    /// Kernel variant.
+    pub variant: &'static str,
+    /// Why this variant.
+    pub reason: String,
+    /// Seconds of the call on the device's clock: copies, launches and the wait; buffers and kernels were made before.
+    pub seconds: f64,
+}
+
+impl Runner {
+    /// Runs one op on operands in host memory on this device and no other, with this variant if one is named.
+    ///
+    /// Operands as in [`Engine::run`]. Outputs are poisoned before and the bytes around all operands looked at after: a
+    /// kernel that writes out of range is `ResultWrong`.
+    pub fn run(
+        &self,
+        op: &'static OpDesc,
+        inputs: &[&HostTensor],
+        attrs: &Attrs,
+        variant: Option<&str>,
+    ) -> Result<Computed> {
+        compute(self, op, &call::bind(op, inputs, attrs)?, variant, Care::Guarded)
+    }
+}
+
+/// Whether a call is only made, or also watched.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Care {
+    Plain,
+    Guarded,
+}
+
 /// One whole call on one device.
 fn compute(
     runner: &Runner,
     op: &'static OpDesc,
     bound: &Bound<'_>,
     variant: Option<&str>,
-) -> Result<(Vec<HostTensor>, &'static str)> {
+    care: Care,
+) -> Result<Computed> {
     let prepared = runner.prepare(op, &bound.case, variant)?;
     let inputs: Vec<&HostTensor> = bound.inputs.iter().map(|t| t.as_ref()).collect();
+    let clock = runner.device().clock();
     let mut lease = runner.lease()?;
-    let called = prepared.call(lease.queue()?, &inputs, DEADLINE);
+    let mut call = || -> Result<(Vec<HostTensor>, f64)> {
+        let q = lease.queue()?;
+        if care == Care::Guarded {
+            prepared.poison(q)?;
+            q.finish(DEADLINE)?;
+        }
+        let start = clock.now();
+        let outputs = prepared.call(q, &inputs, DEADLINE)?;
+        let seconds = clock.now() - start;
+        if care == Care::Guarded {
+            prepared.check_guards(q)?;
+        }
+        Ok((outputs, seconds))
+    };
+    let called = call();
     if called.is_err() {
         // What the queue still holds is unknown.
         lease.discard();
     }
-    let mut outputs = called?;
+    let (mut outputs, seconds) = called?;
     if outputs.len() != bound.results.len() {
         return Err(Error::new(Code::Internal, format!("{} results, expected {}", outputs.len(), bound.results.len())));
     }
     for (output, shape) in outputs.iter_mut().zip(&bound.results) {
         output.shape.clone_from(shape);
     }
-    Ok((outputs, prepared.variant))
+    let (variant, reason) = (prepared.variant, prepared.reason.clone());
+    Ok(Computed { case: bound.case.clone(), outputs, variant, reason, seconds })
 }
 
 #[cfg(test)]

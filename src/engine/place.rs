@@ -366,6 +366,13 @@ impl Places {
         kernel::choose(op.kernels, case, &gpu.info, None).err().map(|e| Why::NoKernel(e.detail().to_string()))
     }
 
+    /// A device that calls have run on, or the CPU.
+    pub(super) fn info(&self, id: &str) -> Option<&DeviceInfo> {
+        let cpu = self.cpu.device().info();
+        let gpus = || self.pool.get()?.gpus.iter().map(|g| &g.info).find(|i| i.id == id);
+        if cpu.id == id { Some(cpu) } else { gpus() }
+    }
+
     /// A decision in full.
     pub(super) fn explain(&self, op: &'static OpDesc, case: &Case, decided: &Decided<'_>) -> Explanation {
         let device = decided.gpu.map_or_else(|| self.cpu.device().info().id.clone(), |g| g.info.id.clone());

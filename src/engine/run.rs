@@ -10,11 +10,27 @@ use std::time::Duration;
 
 use crate::base::{Case, Code, Error, HostTensor, Lang, Result, host};
 use crate::device::{Buffer, Device, Launch, MemoryKind, Program, Queue, Slice, Source};
-use crate::kernel::{self, ALLOC_TOKEN, Action, Arg, Body, Choice, source};
+use crate::kernel::debug::{Report, WORDS};
+use crate::kernel::{self, Arg, Body, Choice, source};
 use crate::op::{OpDesc, Role};
 
-/// Bytes behind every operand that no kernel may touch; [`Prepared::check_tails`] looks at them.
-const TAIL: u64 = 64;
+use super::action::Acting;
+
+/// Bytes around every operand that no kernel may touch; [`Prepared::check_guards`] looks at them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Guard {
+    /// In front; a multiple of every API's alignment of slices.
+    pub head: u64,
+    /// Behind.
+    pub tail: u64,
+}
+
+impl Guard {
+    /// Little memory and no offset: for measured and library calls.
+    pub const LIGHT: Guard = Guard { head: 0, tail: 64 };
+    /// A whole group's or tile row's worth on both sides: for `verify`.
+    pub const WIDE: Guard = Guard { head: 1024, tail: 4096 };
+}
 
 /// An opened device with its programs and idle queues. Shared between threads.
 pub struct Runner {
@@ -23,6 +39,7 @@ pub struct Runner {
     queues: Mutex<Vec<Box<dyn Queue>>>,
     builds: AtomicU64,
     build_nanos: AtomicU64,
+    watch: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -88,7 +105,14 @@ impl Runner {
             queues: Mutex::default(),
             builds: AtomicU64::new(0),
             build_nanos: AtomicU64::new(0),
+            watch: false,
         }
+    }
+
+    /// Kernels in the common C dialect check their own accesses from now on (`kernel::debug`); slow, for finding faults.
+    pub fn watching(mut self) -> Self {
+        self.watch = true;
+        self
     }
 
     /// The device.
@@ -118,11 +142,11 @@ impl Runner {
         let info = self.device.info();
         let named = |e: Error| e.op(op.name).shape(&case.shape_text()).device(&info.id);
         let choice = kernel::choose(op.kernels, case, info, variant)?;
-        self.prepare_choice(op, case, choice).map_err(named)
+        self.prepare_choice(op, case, choice, Guard::LIGHT).map_err(named)
     }
 
-    /// The same for a kernel that was chosen already.
-    pub fn prepare_choice(&self, op: &'static OpDesc, case: &Case, choice: Choice) -> Result<Prepared> {
+    /// The same for a kernel that was chosen already, and with this much room around its operands.
+    pub fn prepare_choice(&self, op: &'static OpDesc, case: &Case, choice: Choice, guard: Guard) -> Result<Prepared> {
         let shapes = (op.shapes)(case)?;
         let mut operands = Vec::with_capacity(shapes.len());
         for (i, shape) in shapes.iter().enumerate() {
@@ -131,7 +155,8 @@ impl Runner {
                 .checked_mul(dtype.size())
                 .ok_or_else(|| Error::new(Code::SizeOverflow, format!("{shape:?} of {dtype}")))?;
             operands.push(OperandBuffer {
-                buffer: self.device.alloc(round16(bytes) + TAIL, MemoryKind::Device)?,
+                buffer: self.device.alloc(guard.head + round16(bytes) + guard.tail, MemoryKind::Device)?,
+                head: guard.head,
                 role: op.operands[i].role,
                 dtype,
                 shape: shape.clone(),
@@ -144,6 +169,11 @@ impl Runner {
             .iter()
             .map(|b| self.device.alloc(round16(*b), MemoryKind::Device))
             .collect::<Result<Vec<_>>>()?;
+        let watched = self.watch && matches!(choice.kernel.body, Body::C(_));
+        let report = match watched {
+            true => Some(self.device.alloc(4 * WORDS as u64, MemoryKind::Device)?),
+            false => None,
+        };
         let mut launches = Vec::with_capacity(choice.plan.steps.len());
         for step in &choice.plan.steps {
             let args = step
@@ -151,12 +181,13 @@ impl Runner {
                 .iter()
                 .map(|arg| match arg {
                     Arg::Operand(i) => {
-                        Slice { buffer: operands[*i].buffer.clone(), offset: 0, bytes: round16(operands[*i].bytes) }
+                        let o = &operands[*i];
+                        Slice { buffer: o.buffer.clone(), offset: o.head, bytes: round16(o.bytes) }
                     }
                     Arg::Scratch(i) => Slice::whole(&scratch[*i]),
                 })
                 .collect();
-            launches.push(Launch {
+            let mut launch = Launch {
                 program: self.program(&choice, step)?,
                 group: step.group,
                 groups: step.groups,
@@ -164,9 +195,23 @@ impl Runner {
                 writes: step.writes.clone(),
                 params: step.params.clone(),
                 cost: step.cost,
-            });
+            };
+            if let Some(report) = &report {
+                // Lengths in elements; scratch in words, since the plan does not say what it holds.
+                let limit = |arg: &Arg| match arg {
+                    Arg::Operand(i) => operands[*i].bytes / operands[*i].dtype.size(),
+                    Arg::Scratch(i) => choice.plan.scratch[*i] / 4,
+                };
+                launch.params.extend(step.args.iter().map(|a| kernel::Param::U64(limit(a))));
+                launch.args.push(Slice::whole(report));
+                launch.writes.push(true);
+            }
+            launches.push(launch);
         }
-        let action = if let Body::Action(a) = choice.kernel.body { Some(a) } else { None };
+        let acting = match choice.kernel.body {
+            Body::Action(action) => Some(Mutex::new(Acting::new(action, &self.device, case, &operands)?)),
+            _ => None,
+        };
         Ok(Prepared {
             device: Arc::clone(&self.device),
             op,
@@ -176,8 +221,9 @@ impl Runner {
             reason: choice.reason,
             operands,
             launches,
-            action,
-            staged: Mutex::default(),
+            report,
+            entries: choice.plan.steps.iter().map(|s| s.entry).collect(),
+            acting,
         })
     }
 
@@ -187,7 +233,11 @@ impl Runner {
             Body::Native(f) => (ProgramKey::Native(f as usize, step.dtype), Source::Native(f, step.dtype)),
             Body::Routine(r) => (ProgramKey::Routine(r, step.dtype), Source::Routine(r, step.dtype)),
             Body::C(_) | Body::Cuda(_) | Body::Wgsl(_) => {
-                text = source::assemble(choice.kernel, step, choice.lang)?;
+                text = match self.watch {
+                    true => source::assemble_watched(choice.kernel, step, choice.lang)?,
+                    false => None,
+                }
+                .map_or_else(|| source::assemble(choice.kernel, step, choice.lang), Ok)?;
                 (ProgramKey::Text(text.hash(), text.entry.clone()), Source::Text(&text))
             }
             Body::Action(_) => return Err(Error::new(Code::Internal, "an action has no program")),
@@ -204,28 +254,31 @@ impl Runner {
     }
 }
 
-/// End of an operand's data for the tails: WGSL stores 16-bit elements in pairs, and copies move whole words.
 fn round4(bytes: u64) -> u64 {
     bytes.div_ceil(4) * 4
 }
 
-fn round16(bytes: u64) -> u64 {
+pub(super) fn round16(bytes: u64) -> u64 {
     bytes.max(1).div_ceil(16) * 16
 }
 
-struct OperandBuffer {
-    buffer: Buffer,
+pub(super) struct OperandBuffer {
+    pub(super) buffer: Buffer,
+    /// Where the data begin.
+    pub(super) head: u64,
     role: Role,
     dtype: crate::base::DType,
     shape: Vec<u64>,
-    bytes: u64,
+    pub(super) bytes: u64,
 }
 
-/// Host side of the queue actions.
-#[derive(Default)]
-struct Staged {
-    host: Vec<u8>,
-    buffer: Option<Buffer>,
+impl OperandBuffer {
+    /// The parts of the buffer in front of and behind the data: first byte and length. WGSL stores 16-bit elements in
+    /// pairs, and copies move whole words, so the last word belongs to the data.
+    fn guards(&self) -> [(u64, u64); 2] {
+        let end = self.head + round4(self.bytes);
+        [(0, self.head), (end, self.buffer.bytes() - end)]
+    }
 }
 
 /// A case on a device, ready to run any number of times.
@@ -241,8 +294,11 @@ pub struct Prepared {
     pub reason: String,
     operands: Vec<OperandBuffer>,
     launches: Vec<Launch>,
-    action: Option<Action>,
-    staged: Mutex<Staged>,
+    /// Where watched kernels note their first violation.
+    report: Option<Buffer>,
+    entries: Vec<&'static str>,
+    /// What is done besides the launches.
+    acting: Option<Mutex<Acting>>,
 }
 
 impl std::fmt::Debug for Prepared {
@@ -273,23 +329,33 @@ impl Prepared {
         e.op(self.op.name).shape(&self.case.shape_text()).device(&self.device.info().id)
     }
 
-    /// Fills every written operand and all tails with 0xFF (NaN, or -1), so that an element that a kernel leaves out or
+    /// Fills every written operand and all guards with 0xFF (NaN, or -1), so that an element that a kernel leaves out or
     /// writes out of range is found.
     pub fn poison(&self, q: &mut dyn Queue) -> Result<()> {
         self.poison_with(q, 0xFF)
     }
 
-    /// The same with another byte in the written operands (the tails stay 0xFF): an element that shows a different
+    /// The same with another byte in the written operands (the guards stay 0xFF): an element that shows a different
     /// poison in each of two runs was never written, whatever its right value is.
     pub fn poison_with(&self, q: &mut dyn Queue, byte: u8) -> Result<()> {
         for o in &self.operands {
             let end = round4(o.bytes);
             if o.role == Role::Out && end > 0 {
-                q.fill(&o.buffer, 0, end, byte).map_err(|e| self.named(e))?;
+                q.fill(&o.buffer, o.head, end, byte).map_err(|e| self.named(e))?;
             }
-            q.fill(&o.buffer, end, o.buffer.bytes() - end, 0xFF).map_err(|e| self.named(e))?;
+            for (from, bytes) in o.guards().into_iter().filter(|g| g.1 > 0) {
+                q.fill(&o.buffer, from, bytes, 0xFF).map_err(|e| self.named(e))?;
+            }
+        }
+        if let Some(acting) = &self.acting {
+            lock(acting).poison(q, byte).map_err(|e| self.named(e))?;
         }
         Ok(())
+    }
+
+    /// True if a written operand may be read, so that a second launch starts from the first one's result.
+    pub fn in_place(&self) -> bool {
+        self.operands.iter().any(|o| o.role == Role::InOut)
     }
 
     /// Copies the inputs (roles In and InOut, in order) to the device.
@@ -303,10 +369,12 @@ impl Prepared {
                 let why = format!("expected {} {:?}, got {} {:?}", o.dtype, o.shape, t.dtype, t.shape);
                 return Err(self.named(Error::new(Code::ShapeMismatch, why)));
             }
-            if self.action == Some(Action::Upload) {
-                lock(&self.staged).host = t.bytes().to_vec();
-            } else if !t.bytes().is_empty() {
-                q.write(&o.buffer, 0, t.bytes()).map_err(|e| self.named(e))?;
+            let taken = match &self.acting {
+                Some(acting) => lock(acting).take(q, t.bytes()).map_err(|e| self.named(e))?,
+                None => false,
+            };
+            if !taken && !t.bytes().is_empty() {
+                q.write(&o.buffer, o.head, t.bytes()).map_err(|e| self.named(e))?;
             }
         }
         Ok(())
@@ -318,25 +386,10 @@ impl Prepared {
             for l in &self.launches {
                 q.launch(l)?;
             }
-            let Some(action) = self.action else { return Ok(()) };
-            let mut staged = lock(&self.staged);
-            let last = &self.operands[self.operands.len() - 1];
-            match action {
-                Action::Upload => q.write(&last.buffer, 0, &staged.host)?,
-                Action::Download => {
-                    let x = &self.operands[0];
-                    staged.host.resize(x.bytes as usize, 0);
-                    q.read(&x.buffer, 0, &mut staged.host)?;
-                }
-                Action::Allocate => {
-                    // The buffer of the call before goes first: one allocation and one release per call.
-                    staged.buffer = None;
-                    let fresh = self.device.alloc(round16(last.bytes), MemoryKind::Device)?;
-                    q.fill(&fresh, 0, round16(last.bytes), ALLOC_TOKEN)?;
-                    staged.buffer = Some(fresh);
-                }
+            match &self.acting {
+                Some(acting) => lock(acting).act(q, &self.device, &self.case, &self.operands),
+                None => Ok(()),
             }
-            Ok(())
         };
         go().map_err(|e| self.named(e))
     }
@@ -346,30 +399,34 @@ impl Prepared {
         let mut out = Vec::new();
         for o in self.operands.iter().filter(|o| o.role != Role::In) {
             let mut t = HostTensor::zeros(o.dtype, &o.shape)?;
-            let staged = lock(&self.staged);
-            match self.action {
-                Some(Action::Download) => t.bytes_mut().copy_from_slice(&staged.host),
-                _ if t.bytes().is_empty() => {}
-                _ => {
-                    let from = staged.buffer.as_ref().unwrap_or(&o.buffer);
-                    q.read(from, 0, t.bytes_mut()).map_err(|e| self.named(e))?;
-                }
+            let given = match &self.acting {
+                Some(acting) => lock(acting).give(q, &mut t).map_err(|e| self.named(e))?,
+                None => false,
+            };
+            if !given && !t.bytes().is_empty() {
+                q.read(&o.buffer, o.head, t.bytes_mut()).map_err(|e| self.named(e))?;
             }
             out.push(t);
         }
         Ok(out)
     }
 
-    /// Fails if anything wrote behind an operand since [`Prepared::poison`].
-    pub fn check_tails(&self, q: &mut dyn Queue) -> Result<()> {
+    /// Fails if anything wrote in front of or behind an operand since [`Prepared::poison`].
+    pub fn check_guards(&self, q: &mut dyn Queue) -> Result<()> {
         for (i, o) in self.operands.iter().enumerate() {
-            let from = round4(o.bytes);
-            let mut tail = vec![0u8; (o.buffer.bytes() - from) as usize];
-            q.read(&o.buffer, from, &mut tail).map_err(|e| self.named(e))?;
-            if let Some(at) = tail.iter().position(|b| *b != 0xFF) {
-                let name = self.op.operands[i].name;
-                let why = format!("byte {} behind operand {name} was overwritten", from + at as u64 - o.bytes);
-                return Err(self.named(Error::new(Code::ResultWrong, why)));
+            for (from, bytes) in o.guards().into_iter().filter(|g| g.1 > 0) {
+                let mut guard = vec![0u8; bytes as usize];
+                q.read(&o.buffer, from, &mut guard).map_err(|e| self.named(e))?;
+                if let Some(at) = guard.iter().position(|b| *b != 0xFF) {
+                    let (name, at) = (self.op.operands[i].name, from + at as u64);
+                    let place = if at < o.head {
+                        format!("{} bytes in front of", o.head - at)
+                    } else {
+                        format!("byte {} behind", at - o.head - o.bytes)
+                    };
+                    let why = format!("{place} operand {name} was overwritten");
+                    return Err(self.named(Error::new(Code::ResultWrong, why)));
+                }
             }
         }
         Ok(())
@@ -383,9 +440,31 @@ impl Prepared {
         deadline: Duration,
     ) -> Result<Vec<HostTensor>> {
         self.upload(q, inputs)?;
+        if let Some(report) = &self.report {
+            q.fill(report, 0, report.bytes(), 0).map_err(|e| self.named(e))?;
+        }
         self.launch(q)?;
         q.finish(deadline).map_err(|e| self.named(e))?;
+        self.check_report(q, inputs)?;
         self.download(q)
+    }
+
+    /// Fails with the first violation that a watched kernel noted.
+    fn check_report<T: Borrow<HostTensor>>(&self, q: &mut dyn Queue, inputs: &[T]) -> Result<()> {
+        let Some(report) = &self.report else { return Ok(()) };
+        let mut bytes = [0u8; 4 * WORDS];
+        q.read(report, 0, &mut bytes).map_err(|e| self.named(e))?;
+        let words: Vec<u32> = bytemuck::pod_collect_to_vec(&bytes);
+        let finite = inputs.iter().map(Borrow::borrow).all(|t: &HostTensor| {
+            // 0 / 0, the root of a negative number: only from finite numbers above 0 is a NaN never right.
+            let sound = |v: f64| v.is_finite() && v > 0.0;
+            !t.is_empty()
+                && (!t.dtype.is_float() || (0..t.len()).all(|i| sound(crate::base::Exact::read(t, i).to_f64())))
+        });
+        match Report::read(&words, finite) {
+            Some(r) => Err(self.named(r.error(&self.entries.join(", ")))),
+            None => Ok(()),
+        }
     }
 }
 
@@ -408,14 +487,14 @@ mod tests {
         let mut lease = r.lease().unwrap();
         for op in crate::op::all() {
             for dtype in op.dtypes {
-                for spec in (op.cases)(Tier::Smoke) {
+                for spec in op.specs(Tier::Smoke, *dtype) {
                     let c = op.case(*dtype, &spec.dims, spec.attrs, spec.fill).unwrap();
                     let p = r.prepare(op, &c, None).unwrap();
                     let q = lease.queue().unwrap();
                     p.poison(q).unwrap();
                     let out = p.call(q, &case::inputs(op, &c).unwrap(), DEADLINE).unwrap();
-                    p.check_tails(q).unwrap();
-                    assert_eq!(out.len(), 1, "{c}");
+                    p.check_guards(q).unwrap();
+                    assert_eq!(out.len(), op.written().count(), "{c}");
                 }
             }
         }

@@ -5,5 +5,7 @@ pub mod bench;
 pub mod calibrate;
 pub mod devices;
 pub mod profile;
+pub mod reference;
+pub mod run;
 pub mod stress;
 pub mod verify;

@@ -4,11 +4,34 @@
 //! so tests can ask it about any [`DeviceInfo`]. Not here: running anything (`device`, `engine`).
 
 pub mod cpu;
+pub mod debug;
+pub mod micro;
+pub mod plan_activation;
+pub mod plan_activation_wgsl;
+pub mod plan_bias;
+pub mod plan_bias_wgsl;
 pub mod plan_c;
+pub mod plan_c_norm;
+pub mod plan_c_reduce;
+pub mod plan_cast;
 pub mod plan_cuda;
 pub mod plan_native;
+pub mod plan_pool;
+pub mod plan_products;
+pub mod plan_reduce;
+pub mod plan_stream;
+pub mod plan_stream_wgsl;
 pub mod plan_wgsl;
+pub mod plan_wgsl_norm;
+pub mod plan_wgsl_pool;
+pub mod plan_wgsl_products;
+pub mod plan_wgsl_reduce;
+pub mod plan_wgsl_window;
+pub mod plan_window;
+mod rules_c;
+mod rules_wgsl;
 pub mod source;
+pub mod window;
 
 use crate::base::{Backend, Case, Code, Cost, DType, DeviceInfo, Error, Feature, Lang, Library, Result};
 
@@ -72,15 +95,21 @@ pub enum Routine {
     Gemm,
 }
 
-/// Queue operations that are measured like ops.
+/// What a queue or device does itself, measured like an op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// Host to device copy of the first input into the first output.
+    /// Host to device copy of the first input into the first output; the host's memory is what the attribute says.
     Upload,
     /// Device to host copy of the first input; the first output receives what arrived.
     Download,
+    /// Copy of the first input into the first output, both on the device.
+    Copy,
     /// Allocate a buffer of the output's size, fill it with the token byte, release it.
     Allocate,
+    /// Wait on an idle queue, n times; the output receives how often that was done.
+    Wait,
+    /// Build the token kernel ([`micro::TOKEN`]) and run it once, n times; the output receives how many ran right.
+    Build,
 }
 
 /// The byte that `alloc` fills its buffer with, so that a lazy allocation is really backed by memory.
@@ -118,28 +147,48 @@ pub enum Param {
     F32(f32),
     F64(f64),
     I32(i32),
+    U32(u32),
+    I64(i64),
+    /// An unsigned 64-bit scalar, which stays 64 bits wide in WGSL, too.
+    Wide(u64),
 }
 
 impl Param {
-    /// A scalar attribute in the compute type of `dtype`, e.g. gemm's alpha.
+    /// A scalar attribute in the compute type of `dtype`, e.g. gemm's alpha: f32 for f16 and bf16, 32 bits for the short
+    /// integers. The op has checked that it fits ([`crate::base::DType::holds`]).
     pub fn scalar(dtype: DType, value: f64) -> Param {
         match dtype.compute() {
             DType::F64 => Param::F64(value),
-            DType::F32 => Param::F32(value as f32),
-            _ => Param::I32(value as i32),
+            DType::I64 => Param::I64(value as i64),
+            DType::U64 => Param::Wide(value as u64),
+            DType::U8 | DType::U16 | DType::U32 => Param::U32(value as u32),
+            DType::I8 | DType::I16 | DType::I32 => Param::I32(value as i32),
+            _ => Param::F32(value as f32),
         }
     }
-    /// As an integer; scalars give 0.
+    /// As a size; scalars give 0.
     pub fn u64(self) -> u64 {
         if let Param::U64(v) = self { v } else { 0 }
+    }
+    /// As an integer, exactly; floats give 0.
+    pub fn int(self) -> i128 {
+        match self {
+            Param::U64(v) | Param::Wide(v) => i128::from(v),
+            Param::I32(v) => i128::from(v),
+            Param::U32(v) => i128::from(v),
+            Param::I64(v) => i128::from(v),
+            Param::F32(_) | Param::F64(_) => 0,
+        }
     }
     /// As a number.
     pub fn f64(self) -> f64 {
         match self {
-            Param::U64(v) => v as f64,
+            Param::U64(v) | Param::Wide(v) => v as f64,
             Param::F32(v) => f64::from(v),
             Param::F64(v) => v,
             Param::I32(v) => f64::from(v),
+            Param::U32(v) => f64::from(v),
+            Param::I64(v) => v as f64,
         }
     }
 }
@@ -253,16 +302,17 @@ pub fn choose(kernels: &'static [Kernel], case: &Case, device: &DeviceInfo, want
 /// The first requirement that the device or case does not meet.
 fn unmet(kernel: &Kernel, case: &Case, device: &DeviceInfo) -> Option<Error> {
     let no = |code: Code, why: String| Some(Error::new(code, why));
-    if !kernel.dtypes.contains(&case.dtype) {
-        let why = if kernel.dtypes_why.is_empty() { "not written for it" } else { kernel.dtypes_why };
-        return no(Code::DTypeUnsupported, format!("no {}: {why}", case.dtype));
-    }
+    // The device first: its reason (no 8-bit numbers in WGSL) is the deeper one.
     if !device.dtypes.contains(&case.dtype) {
         let note = device.notes.iter().find(|n| n.starts_with(&format!("no {}", case.dtype)));
         return no(
             Code::DTypeUnsupported,
             note.cloned().unwrap_or_else(|| format!("the device does not hold {}", case.dtype)),
         );
+    }
+    if !kernel.dtypes.contains(&case.dtype) {
+        let why = if kernel.dtypes_why.is_empty() { "not written for it" } else { kernel.dtypes_why };
+        return no(Code::DTypeUnsupported, format!("no {}: {why}", case.dtype));
     }
     let needs = &kernel.needs;
     if let Some(f) = needs.features.iter().find(|f| !device.has(**f)) {

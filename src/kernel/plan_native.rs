@@ -1,8 +1,8 @@
 //! Plans of the CPU's kernels, and the index arithmetic that all languages share.
 
-use crate::base::{Case, Code, Cost, DeviceInfo, Error, Result};
+use crate::base::{Case, Code, Cost, DType, DeviceInfo, Error, Result};
 
-use super::{Arg, Kernel, Param, Plan, Step};
+use super::{Arg, Kernel, Param, Plan, Step, plan_reduce};
 
 /// One step of a native kernel: operands `reads` then `writes`, whole case in one call.
 pub fn step(
@@ -47,30 +47,172 @@ pub fn binary(_: &Kernel, case: &Case, _: &DeviceInfo) -> Result<Plan> {
     Ok(step(case, "binary", &[0, 1], &[2], params, streams(case, 3, 1)))
 }
 
-/// y[outer, inner] = Σ x[outer, n, inner]: params outer, n, inner.
-pub fn sum(_: &Kernel, case: &Case, _: &DeviceInfo) -> Result<Plan> {
-    let cost = sum_cost(case);
-    Ok(step(case, "sum", &[0], &[1], sizes(case), cost))
+/// y = f(x, s) or f(s, x): params n, s.
+pub fn scalar(_: &Kernel, case: &Case, _: &DeviceInfo) -> Result<Plan> {
+    let params = vec![Param::U64(case.dim("n")), Param::scalar(case.dtype, scalar_of(case)?)];
+    Ok(step(case, "scalar", &[0], &[1], params, streams(case, 2, 1)))
 }
 
-/// Work of a sum over the middle axis.
-pub fn sum_cost(case: &Case) -> Cost {
-    let (o, n, i) = (case.dim("outer"), case.dim("n"), case.dim("inner"));
-    let total = o.saturating_mul(n).saturating_mul(i);
-    let out_size = if case.dtype.is_float() { case.dtype.size() } else { 8 };
-    Cost { flops: total, read: total.saturating_mul(case.dtype.size()), written: (o * i).saturating_mul(out_size) }
+/// a = f(a, b): params n.
+pub fn accumulate(_: &Kernel, case: &Case, _: &DeviceInfo) -> Result<Plan> {
+    Ok(step(case, "accumulate", &[0], &[1], sizes(case), streams(case, 3, 1)))
 }
 
-/// Row-wise softmax: params m, n.
+/// What `scalar` is where it is not given.
+pub const SCALAR: f64 = 2.0;
+
+/// The attribute `scalar`, rounded to the case's dtype; an error if it lies outside the dtype's range or, for integers, is
+/// not whole.
+pub fn scalar_of(case: &Case) -> Result<f64> {
+    let given = case.attrs.float("scalar", SCALAR);
+    if !case.dtype.holds(given) {
+        return Err(Error::new(Code::BadArgument, format!("scalar: {given} is no {}", case.dtype)));
+    }
+    Ok(case.dtype.round(given))
+}
+
+/// A reduction over [`plan_reduce::blocks`]: params are each block's extent and whether it is reduced.
+pub fn reduce(_: &Kernel, case: &Case, _: &DeviceInfo) -> Result<Plan> {
+    let blocks = plan_reduce::blocks(case)?;
+    let params = blocks.iter().flat_map(|(n, reduced)| [Param::U64(*n), Param::U64(u64::from(*reduced))]).collect();
+    Ok(step(case, "reduce", &[0], &[1], params, reduce_cost(case, case.dtype.size())))
+}
+
+/// Work of a reduction whose results have `out` bytes each: an operation per element.
+pub fn reduce_cost(case: &Case, out: u64) -> Cost {
+    let results = case.dim("outer").saturating_mul(case.dim("inner"));
+    let total = results.saturating_mul(case.dim("n"));
+    Cost { flops: total, read: total.saturating_mul(case.dtype.size()), written: results.saturating_mul(out) }
+}
+
+/// y = Σ a·b: params n.
+pub fn dot(_: &Kernel, case: &Case, _: &DeviceInfo) -> Result<Plan> {
+    Ok(step(case, "dot", &[0, 1], &[2], sizes(case), dot_cost(case, case.dtype.size())))
+}
+
+/// Work of a dot product whose result has `out` bytes.
+pub fn dot_cost(case: &Case, out: u64) -> Cost {
+    let n = case.dim("n");
+    Cost { flops: n.saturating_mul(2), read: n.saturating_mul(2 * case.dtype.size()), written: out }
+}
+
+/// y = √Σx²: params n.
+pub fn nrm2(_: &Kernel, case: &Case, _: &DeviceInfo) -> Result<Plan> {
+    Ok(step(case, "nrm2", &[0], &[1], sizes(case), nrm2_cost(case)))
+}
+
+/// Work of a norm.
+pub fn nrm2_cost(case: &Case) -> Cost {
+    let n = case.dim("n");
+    Cost { flops: n.saturating_mul(2), read: n.saturating_mul(case.dtype.size()), written: case.dtype.size() }
+}
+
+/// Softmax over the middle axis of [m, n, inner]: params m, n, inner.
 pub fn softmax(_: &Kernel, case: &Case, _: &DeviceInfo) -> Result<Plan> {
-    let cost = matrix_cost(case, 4);
-    Ok(step(case, "softmax", &[0], &[1], sizes(case), cost))
+    let mut params = sizes(case);
+    params.push(Param::U64(case.attrs.int("inner", 1) as u64));
+    Ok(step(case, "softmax", &[0], &[1], params, softmax_cost(case)))
+}
+
+/// Work of softmax: five operations per element.
+pub fn softmax_cost(case: &Case) -> Cost {
+    let n = case.dim("m").saturating_mul(case.dim("n")).saturating_mul(case.attrs.int("inner", 1) as u64);
+    let bytes = n.saturating_mul(case.dtype.size());
+    Cost { flops: n.saturating_mul(5), read: bytes, written: bytes }
+}
+
+/// ONNX's defaults.
+pub const EPSILON: f64 = 1e-5;
+/// Share of the running statistics that stays.
+pub const MOMENTUM: f64 = 0.9;
+
+/// Statistics per channel of [a, channels, inner], over n = a * inner elements each.
+#[derive(Clone, Copy, Debug)]
+pub struct Channels {
+    /// Channels.
+    pub channels: u64,
+    /// Neighbouring elements of one channel.
+    pub inner: u64,
+    /// Elements of one channel.
+    pub n: u64,
+}
+
+impl Channels {
+    /// Those of a batchnorm: dims n, c, inner.
+    pub fn of(case: &Case) -> Self {
+        let inner = case.dim("inner");
+        Channels { channels: case.dim("c"), inner, n: case.dim("n").saturating_mul(inner) }
+    }
+}
+
+/// `flops` per element of an operand of `total` elements, which is read and written; and `small` elements beside it.
+fn normalised(case: &Case, total: u64, flops: u64, small: u64, written: u64) -> Cost {
+    let size = case.dtype.size();
+    Cost {
+        flops: total.saturating_mul(flops),
+        read: total.saturating_add(small).saturating_mul(size),
+        written: total.saturating_add(written).saturating_mul(size),
+    }
+}
+
+/// Work of layernorm: eight operations per element.
+pub fn layernorm_cost(case: &Case) -> Cost {
+    let (m, n) = (case.dim("m"), case.dim("n"));
+    normalised(case, m.saturating_mul(n), 8, 2 * n, 2 * m)
+}
+
+/// Work of batchnorm_train: eight operations per element.
+pub fn batchnorm_train_cost(case: &Case) -> Cost {
+    let c = Channels::of(case);
+    normalised(case, c.channels.saturating_mul(c.n), 8, 4 * c.channels, 4 * c.channels)
+}
+
+/// Work of batchnorm_infer: two operations per element.
+pub fn batchnorm_infer_cost(case: &Case) -> Cost {
+    let c = Channels::of(case);
+    normalised(case, c.channels.saturating_mul(c.n), 2, 4 * c.channels, 0)
+}
+
+/// Operands `reads`, then `writes`: params are the sizes, epsilon and momentum as f64.
+fn normalisation(case: &Case, entry: &'static str, reads: &[usize], writes: &[usize], cost: Cost) -> Plan {
+    let mut params = sizes(case);
+    params.push(Param::F64(case.attrs.float("epsilon", EPSILON)));
+    params.push(Param::F64(case.attrs.float("momentum", MOMENTUM)));
+    step(case, entry, reads, writes, params, cost)
+}
+
+/// Params m, n, epsilon.
+pub fn layernorm(_: &Kernel, case: &Case, _: &DeviceInfo) -> Result<Plan> {
+    Ok(normalisation(case, "layernorm", &[0, 1, 2], &[3, 4, 5], layernorm_cost(case)))
+}
+
+/// Params n, c, inner, epsilon, momentum.
+pub fn batchnorm_train(_: &Kernel, case: &Case, _: &DeviceInfo) -> Result<Plan> {
+    Ok(normalisation(case, "batchnorm_train", &[0, 1, 2], &[3, 4, 5, 6, 7], batchnorm_train_cost(case)))
+}
+
+/// Params n, c, inner, epsilon.
+pub fn batchnorm_infer(_: &Kernel, case: &Case, _: &DeviceInfo) -> Result<Plan> {
+    Ok(normalisation(case, "batchnorm_infer", &[0, 1, 2, 3, 4], &[5], batchnorm_infer_cost(case)))
 }
 
 /// y = transposed x: params m, n.
 pub fn transpose(_: &Kernel, case: &Case, _: &DeviceInfo) -> Result<Plan> {
     let cost = matrix_cost(case, 0);
     Ok(step(case, "transpose", &[0], &[1], sizes(case), cost))
+}
+
+/// x = its own transpose: params n, n.
+pub fn transpose_inplace(_: &Kernel, case: &Case, _: &DeviceInfo) -> Result<Plan> {
+    let n = Param::U64(case.dim("n"));
+    Ok(step(case, "transpose_inplace", &[], &[0], vec![n, n], square_cost(case)))
+}
+
+/// One n×n matrix read and written.
+pub fn square_cost(case: &Case) -> Cost {
+    let n = case.dim("n");
+    let bytes = n.saturating_mul(n).saturating_mul(case.dtype.size());
+    Cost { flops: 0, read: bytes, written: bytes }
 }
 
 /// One m×n matrix in, one out, `flops` operations per element.
@@ -87,7 +229,7 @@ pub fn gemm(_: &Kernel, case: &Case, _: &DeviceInfo) -> Result<Plan> {
 
 /// Parameters of the native gemm and of [`super::Routine::Gemm`].
 pub fn gemm_params(case: &Case) -> Vec<Param> {
-    let mut params = sizes(case);
+    let mut params: Vec<Param> = ["m", "n", "k"].iter().map(|d| Param::U64(case.dim(d))).collect();
     params.push(Param::U64(case.attrs.int("transA", 0) as u64));
     params.push(Param::U64(case.attrs.int("transB", 0) as u64));
     params.push(Param::scalar(case.dtype, case.attrs.float("alpha", 1.0)));
@@ -101,10 +243,52 @@ pub fn gemm_cost(case: &Case) -> Cost {
     let reads_c = u64::from(case.attrs.float("beta", 0.0) != 0.0);
     let mul = |a: u64, b: u64| a.saturating_mul(b);
     let size = case.dtype.size();
+    // The product of i8 is i32.
+    let out = if case.dtype == DType::I8 { 4 } else { size };
     Cost {
         flops: mul(2, mul(m, mul(n, k))).saturating_add(mul(1 + 2 * reads_c, mul(m, n))),
-        read: mul(size, mul(m, k).saturating_add(mul(k, n)).saturating_add(mul(reads_c, mul(m, n)))),
-        written: mul(size, mul(m, n)),
+        read: mul(size, mul(m, k).saturating_add(mul(k, n))).saturating_add(mul(out, mul(reads_c, mul(m, n)))),
+        written: mul(out, mul(m, n)),
+    }
+}
+
+/// `b` products one behind the other: gemm's params, then b.
+pub fn bmm(_: &Kernel, case: &Case, _: &DeviceInfo) -> Result<Plan> {
+    let mut params = gemm_params(case);
+    params.push(Param::U64(case.dim("b")));
+    Ok(step(case, "bmm", &[0, 1], &[2], params, bmm_cost(case)))
+}
+
+/// Work of a batched product.
+pub fn bmm_cost(case: &Case) -> Cost {
+    let (b, m, n, k) = (case.dim("b"), case.dim("m"), case.dim("n"), case.dim("k"));
+    let mul = |f: &[u64]| f.iter().fold(1u64, |a, v| a.saturating_mul(*v));
+    let size = case.dtype.size();
+    Cost {
+        flops: mul(&[2, b, m, n, k]),
+        read: mul(&[size, b, m, k]).saturating_add(mul(&[size, b, k, n])),
+        written: mul(&[size, b, m, n]),
+    }
+}
+
+/// y = alpha op(A) x + beta y: params m, n, transA, alpha, beta.
+pub fn gemv(_: &Kernel, case: &Case, _: &DeviceInfo) -> Result<Plan> {
+    let mut params = sizes(case);
+    params.push(Param::U64(case.attrs.int("transA", 0) as u64));
+    params.push(Param::scalar(case.dtype, case.attrs.float("alpha", 1.0)));
+    params.push(Param::scalar(case.dtype, case.attrs.float("beta", 0.0)));
+    Ok(step(case, "gemv", &[0, 1], &[2], params, gemv_cost(case)))
+}
+
+/// GPU-BLOB's counts, as for gemm.
+pub fn gemv_cost(case: &Case) -> Cost {
+    let (m, n) = (case.dim("m"), case.dim("n"));
+    let reads_y = u64::from(case.attrs.float("beta", 0.0) != 0.0);
+    let (mn, size) = (m.saturating_mul(n), case.dtype.size());
+    Cost {
+        flops: mn.saturating_mul(2).saturating_add((1 + 2 * reads_y).saturating_mul(m)),
+        read: mn.saturating_add(n).saturating_add(reads_y * m).saturating_mul(size),
+        written: m.saturating_mul(size),
     }
 }
 
@@ -226,11 +410,28 @@ pub fn broadcast(case: &Case) -> Result<Broadcast> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::{Attr, Attrs, DType, Fill};
+    use crate::base::{Attr, Attrs, Fill};
 
     fn case(n: u64, a: &[i64], b: &[i64]) -> Case {
         let attrs = Attrs::new().with("a_shape", Attr::Ints(a.to_vec())).with("b_shape", Attr::Ints(b.to_vec()));
         Case { op: "add", dtype: DType::F32, dims: vec![("n", n)], attrs, fill: Fill::Uniform }
+    }
+
+    #[test]
+    fn scalars_are_cast_to_the_dtype_or_refused() {
+        let of = |dtype, s: f64| {
+            let attrs = Attrs::new().with("scalar", Attr::Float(s));
+            scalar_of(&Case { op: "add_scalar", dtype, dims: vec![("n", 1)], attrs, fill: Fill::Uniform })
+        };
+        assert_eq!(of(DType::F32, 0.1).unwrap(), f64::from(0.1f32));
+        assert_eq!(of(DType::F16, 0.1).unwrap(), half::f16::from_f64(0.1).to_f64());
+        assert_eq!(of(DType::I8, -128.0).unwrap(), -128.0);
+        assert_eq!(of(DType::F32, f64::INFINITY).unwrap(), f64::INFINITY);
+        for (dtype, s) in
+            [(DType::I8, 128.0), (DType::U32, -1.0), (DType::I64, 0.5), (DType::F32, 1e300), (DType::F16, 1e5)]
+        {
+            assert_eq!(of(dtype, s).unwrap_err().code(), Code::BadArgument, "{s} as {dtype}");
+        }
     }
 
     #[test]

@@ -27,6 +27,16 @@ impl Text {
     }
 }
 
+/// The same with every access to a buffer checked ([`super::debug`]); `None` for texts that cannot be watched.
+pub fn assemble_watched(kernel: &Kernel, step: &Step, lang: Lang) -> Result<Option<Text>> {
+    let (Body::C(body), prelude) = (kernel.body, if lang == Lang::Cuda { PRELUDE_CU } else { PRELUDE_CL }) else {
+        return Ok(None);
+    };
+    let watched = Step { defines: super::debug::defines(&step.defines), ..step.clone() };
+    let text = c_text(prelude, &watched, kernel.expr, &super::debug::body(body)?);
+    Ok(Some(Text { lang, text, entry: step.entry.to_string() }))
+}
+
 /// The text of one step of a kernel in `lang`.
 pub fn assemble(kernel: &Kernel, step: &Step, lang: Lang) -> Result<Text> {
     let text = match (kernel.body, lang) {

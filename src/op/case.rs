@@ -96,7 +96,10 @@ fn specials(dtype: DType) -> Vec<f64> {
 
 fn fill_tensor(t: &mut HostTensor, fill: Fill, range: Range, rng: &Philox, stream: u64) {
     let Range(low, high) = range;
-    let dtype = t.dtype;
+    let (dtype, len) = (t.dtype, t.len());
+    if let Fill::Bits(part) = fill {
+        return bit_patterns(t, u64::from(part) * len);
+    }
     let special = if dtype.is_float() { specials(dtype) } else { integer_specials(dtype) };
     let uniform = |i: u64| low + rng.unit(stream, i) * (high - low);
     let value = |i: u64| match fill {
@@ -111,8 +114,43 @@ fn fill_tensor(t: &mut HostTensor, fill: Fill, range: Range, rng: &Philox, strea
             if pick & 1 == 0 { special[(pick >> 1) as usize % special.len()] } else { uniform(i) }
         }
         Fill::Constant => low + 0.75 * (high - low),
+        Fill::Wide => wide(dtype, rng, stream, i, low < 0.0),
+        // Pairs x, -x(1 + j/2^20): what is left of a sum is a millionth of its terms.
+        Fill::Cancelling if low < 0.0 => {
+            let x = low + rng.unit(stream, i / 2) * (high - low);
+            let j = (rng.u64(stream, i) >> 8) % 5;
+            if i.is_multiple_of(2) { x } else { -x * (1.0 + j as f64 / 1_048_576.0) }
+        }
+        Fill::Cancelling => uniform(i),
+        Fill::Onehot => {
+            let hot = rng.u64(stream, u64::MAX) % len.max(1);
+            if i == hot { high } else { 0.0 }
+        }
+        Fill::Bits(_) => 0.0,
     };
     write_all(t, value);
+}
+
+/// The bit patterns from `first` on, wrapping at the dtype's width.
+fn bit_patterns(t: &mut HostTensor, first: u64) {
+    let size = t.dtype.size() as usize;
+    for (i, element) in (0u64..).zip(t.bytes_mut().chunks_exact_mut(size)) {
+        element.copy_from_slice(&first.wrapping_add(i).to_le_bytes()[..size]);
+    }
+}
+
+/// A number whose exponent is uniform over half of the dtype's range around 1, so that products stay finite; integers
+/// of every length.
+fn wide(dtype: DType, rng: &Philox, stream: u64, i: u64, signed: bool) -> f64 {
+    let top = match (dtype.min_exponent(), dtype.int_range()) {
+        (Some(e), _) => f64::from(-e) / 2.0,
+        (None, Some((_, high))) => (high as f64).log2(),
+        (None, None) => 0.0,
+    };
+    let bottom = if dtype.is_float() { -top } else { 0.0 };
+    let magnitude = (bottom + rng.unit(stream, i) * (top - bottom)).exp2();
+    let negative = signed && rng.u64(stream + 0x100, i) & 1 == 1;
+    if negative { -magnitude } else { magnitude }
 }
 
 fn integer_specials(dtype: DType) -> Vec<f64> {
@@ -162,7 +200,9 @@ mod tests {
         let b = parse("add/f32/n1001/-/uniform").unwrap();
         assert_ne!(inputs(op, &b).unwrap()[0].bytes()[..100], x[0].bytes()[..100]);
         let v = x[0].to_vec::<f32>().unwrap();
-        assert!(v.iter().all(|v| (-1.0..1.0).contains(v)) && v.iter().any(|v| *v < -0.9));
+        let Range(low, high) = op.domain[0];
+        let range = low as f32..high as f32;
+        assert!(v.iter().all(|v| range.contains(v)) && v.iter().any(|v| *v < 0.9 * range.start));
     }
 
     #[test]

@@ -12,10 +12,14 @@ use crate::base::{DType, Lang};
 pub enum Limit {
     /// Units in the last place.
     Ulp(f64),
-    /// a + b·|x| ulps, x being the argument.
+    /// a + b·|x| ulps, x being the argument (or the scale that the op's oracle gives).
     UlpPlus(f64, f64),
     /// Absolute.
     Abs(f64),
+    /// Absolute for arguments within [0.5, 2], ulps elsewhere.
+    AbsNearOne(f64, f64),
+    /// Quotient of two functions with this absolute error whose squares sum to 1 (tan = sin / cos), and the division's ulps.
+    Quotient(f64, f64),
 }
 
 /// One row of the table.
@@ -29,6 +33,8 @@ pub struct LimitRow {
     pub dtype: DType,
     /// Limit.
     pub limit: Limit,
+    /// Magnitudes of the argument for which it is published; results for others are open.
+    pub within: (f64, f64),
     /// Where it is published.
     pub source: &'static str,
 }
@@ -39,8 +45,40 @@ const CUDA: &str = "CUDA C++ Programming Guide, Mathematical Functions";
 const OWN: &str = "kernel::cpu::math, tested against 160-bit arithmetic";
 
 const fn row(function: &'static str, lang: Lang, dtype: DType, limit: Limit, source: &'static str) -> LimitRow {
-    LimitRow { function, lang, dtype, limit, source }
+    LimitRow { function, lang, dtype, limit, within: (0.0, f64::INFINITY), source }
 }
+
+/// A row that is published for a range of arguments.
+const fn part(
+    function: &'static str,
+    lang: Lang,
+    dtype: DType,
+    limit: Limit,
+    within: (f64, f64),
+    source: &'static str,
+) -> LimitRow {
+    LimitRow { within, ..row(function, lang, dtype, limit, source) }
+}
+
+const STD: &str = "the platform's standard library, tested with glibc";
+const IEEE: &str = "IEEE 754";
+const PI: f64 = std::f64::consts::PI;
+/// 2^-21 and 2^-11.
+const TWO_M21: f64 = 1.0 / 2_097_152.0;
+const TWO_M11: f64 = 1.0 / 2_048.0;
+/// 2^-126 and 2^126.
+const LEAST: f64 = f32::MIN_POSITIVE as f64;
+const MOST: f64 = 1.0 / LEAST;
+/// Ulps of f64 in one of f32. "The precision of double-precision instructions is at least that of single precision."
+const AS_F32: f64 = 536_870_912.0;
+const VULKAN: &str = "Vulkan, Precision and Operation of SPIR-V Instructions: f64 at least as precise as f32";
+// sqrt = 1 / inverseSqrt (WGSL): 2 ulps, doubled where the quotient has smaller ulps, and the division's 2.5.
+const WGSL_SQRT: f64 = 6.51;
+// pow = exp2(y log2 x) (WGSL). The oracle's scale is m = |y| max(1, |log2 x|). log2's error, 2^-21 or 3 ulps, and the
+// product's rounding put at most 2^-21 m + 2^-23 m into the exponent; times ln 2, in ulps of at least 2^-24 of the value:
+// 6.94 m; exp2 adds 3 + 2m. Beyond 2^20 the error is larger than the value.
+const WGSL_POW: Limit = Limit::UlpPlus(3.0, 8.95);
+const POW_MOST: f64 = 1_048_576.0;
 
 /// Published limits; `gpuctl verify --limits` prints them.
 pub static LIMITS: &[LimitRow] = &[
@@ -58,13 +96,64 @@ pub static LIMITS: &[LimitRow] = &[
     row("tanh", Lang::Wgsl, DType::F32, Limit::Abs(1e-5), WGSL),
     row("tanh", Lang::Native, DType::F32, Limit::Ulp(4.0), OWN),
     row("tanh", Lang::Native, DType::F64, Limit::Ulp(4.0), OWN),
+    row("erf", Lang::OpenclC, DType::F32, Limit::Ulp(16.0), CTS),
+    row("erf", Lang::OpenclC, DType::F64, Limit::Ulp(16.0), CTS),
+    row("erf", Lang::Cuda, DType::F32, Limit::Ulp(2.0), CUDA),
+    row("erf", Lang::Cuda, DType::F64, Limit::Ulp(2.0), CUDA),
+    row("erf", Lang::Wgsl, DType::F32, Limit::Ulp(10.0), "own, derived from WGSL's limits in kernels/activation.wgsl"),
+    row("erf", Lang::Native, DType::F32, Limit::Ulp(2.0), "kernel::cpu::activation, tested against 90 bits"),
+    row("erf", Lang::Native, DType::F64, Limit::Ulp(2.0), "kernel::cpu::activation, tested against 90 bits"),
     row("divide", Lang::OpenclC, DType::F32, Limit::Ulp(2.5), CTS),
     row("divide", Lang::OpenclC, DType::F64, Limit::Ulp(0.5), CTS),
     row("divide", Lang::Cuda, DType::F32, Limit::Ulp(0.5), CUDA),
     row("divide", Lang::Cuda, DType::F64, Limit::Ulp(0.5), CUDA),
-    row("divide", Lang::Wgsl, DType::F32, Limit::Ulp(2.5), WGSL),
-    row("divide", Lang::Native, DType::F32, Limit::Ulp(0.5), "IEEE 754"),
-    row("divide", Lang::Native, DType::F64, Limit::Ulp(0.5), "IEEE 754"),
+    part("divide", Lang::Wgsl, DType::F32, Limit::Ulp(2.5), (LEAST, MOST), WGSL),
+    part("divide", Lang::Wgsl, DType::F64, Limit::Ulp(2.5 * AS_F32), (LEAST, MOST), VULKAN),
+    row("divide", Lang::Native, DType::F32, Limit::Ulp(0.5), IEEE),
+    row("divide", Lang::Native, DType::F64, Limit::Ulp(0.5), IEEE),
+    row("sqrt", Lang::OpenclC, DType::F32, Limit::Ulp(3.0), CTS),
+    row("sqrt", Lang::OpenclC, DType::F64, Limit::Ulp(0.5), CTS),
+    row("sqrt", Lang::Cuda, DType::F32, Limit::Ulp(0.5), CUDA),
+    row("sqrt", Lang::Cuda, DType::F64, Limit::Ulp(0.5), CUDA),
+    row("sqrt", Lang::Wgsl, DType::F32, Limit::Ulp(WGSL_SQRT), WGSL),
+    row("sqrt", Lang::Wgsl, DType::F64, Limit::Ulp(WGSL_SQRT * AS_F32), VULKAN),
+    row("sqrt", Lang::Native, DType::F32, Limit::Ulp(0.5), IEEE),
+    row("sqrt", Lang::Native, DType::F64, Limit::Ulp(0.5), IEEE),
+    row("log", Lang::OpenclC, DType::F32, Limit::Ulp(3.0), CTS),
+    row("log", Lang::OpenclC, DType::F64, Limit::Ulp(3.0), CTS),
+    row("log", Lang::Cuda, DType::F32, Limit::Ulp(1.0), CUDA),
+    row("log", Lang::Cuda, DType::F64, Limit::Ulp(1.0), CUDA),
+    row("log", Lang::Wgsl, DType::F32, Limit::AbsNearOne(TWO_M21, 3.0), WGSL),
+    row("log", Lang::Native, DType::F32, Limit::Ulp(1.0), STD),
+    row("log", Lang::Native, DType::F64, Limit::Ulp(1.0), STD),
+    row("sin", Lang::OpenclC, DType::F32, Limit::Ulp(4.0), CTS),
+    row("sin", Lang::OpenclC, DType::F64, Limit::Ulp(4.0), CTS),
+    row("sin", Lang::Cuda, DType::F32, Limit::Ulp(2.0), CUDA),
+    row("sin", Lang::Cuda, DType::F64, Limit::Ulp(2.0), CUDA),
+    part("sin", Lang::Wgsl, DType::F32, Limit::Abs(TWO_M11), (0.0, PI), WGSL),
+    row("sin", Lang::Native, DType::F32, Limit::Ulp(1.0), STD),
+    row("sin", Lang::Native, DType::F64, Limit::Ulp(1.0), STD),
+    row("cos", Lang::OpenclC, DType::F32, Limit::Ulp(4.0), CTS),
+    row("cos", Lang::OpenclC, DType::F64, Limit::Ulp(4.0), CTS),
+    row("cos", Lang::Cuda, DType::F32, Limit::Ulp(2.0), CUDA),
+    row("cos", Lang::Cuda, DType::F64, Limit::Ulp(2.0), CUDA),
+    part("cos", Lang::Wgsl, DType::F32, Limit::Abs(TWO_M11), (0.0, PI), WGSL),
+    row("cos", Lang::Native, DType::F32, Limit::Ulp(1.0), STD),
+    row("cos", Lang::Native, DType::F64, Limit::Ulp(1.0), STD),
+    row("tan", Lang::OpenclC, DType::F32, Limit::Ulp(5.0), CTS),
+    row("tan", Lang::OpenclC, DType::F64, Limit::Ulp(5.0), CTS),
+    row("tan", Lang::Cuda, DType::F32, Limit::Ulp(4.0), CUDA),
+    row("tan", Lang::Cuda, DType::F64, Limit::Ulp(2.0), CUDA),
+    part("tan", Lang::Wgsl, DType::F32, Limit::Quotient(TWO_M11, 2.5), (0.0, PI), WGSL),
+    row("tan", Lang::Native, DType::F32, Limit::Ulp(2.0), STD),
+    row("tan", Lang::Native, DType::F64, Limit::Ulp(2.0), STD),
+    row("pow", Lang::OpenclC, DType::F32, Limit::Ulp(16.0), CTS),
+    row("pow", Lang::OpenclC, DType::F64, Limit::Ulp(16.0), CTS),
+    row("pow", Lang::Cuda, DType::F32, Limit::Ulp(4.0), CUDA),
+    row("pow", Lang::Cuda, DType::F64, Limit::Ulp(2.0), CUDA),
+    part("pow", Lang::Wgsl, DType::F32, WGSL_POW, (0.0, POW_MOST), WGSL),
+    row("pow", Lang::Native, DType::F32, Limit::Ulp(2.0), STD),
+    row("pow", Lang::Native, DType::F64, Limit::Ulp(2.0), STD),
 ];
 
 /// The row of a function, if one is published.
@@ -78,7 +167,7 @@ impl Limit {
         match self {
             Limit::Ulp(a) => Some((a, 0.0)),
             Limit::UlpPlus(a, b) => Some((a, b)),
-            Limit::Abs(_) => None,
+            Limit::Abs(_) | Limit::AbsNearOne(..) | Limit::Quotient(..) => None,
         }
     }
 }
@@ -90,7 +179,13 @@ impl LimitRow {
             Limit::Ulp(n) => format!("{n} ulp"),
             Limit::UlpPlus(a, b) => format!("({a} + {b}|x|) ulp"),
             Limit::Abs(a) => format!("{a:e} absolute"),
+            Limit::AbsNearOne(a, n) => format!("{a:e} absolute within [0.5, 2], else {n} ulp"),
+            Limit::Quotient(a, n) => format!("of a quotient of terms with {a:e} absolute each, + {n} ulp"),
         };
-        format!("{}: {limit} ({})", self.function, self.source)
+        let range = match self.within {
+            (low, high) if low > 0.0 || high < f64::INFINITY => format!(", for |x| from {low:.7} to {high:.7}"),
+            _ => String::new(),
+        };
+        format!("{}: {limit}{range} ({})", self.function, self.source)
     }
 }

@@ -6,12 +6,17 @@ use crate::base::{
 use crate::kernel::cpu::matmul;
 use crate::kernel::{Body, Kernel, Needs, Routine, plan_c, plan_cuda, plan_native, plan_wgsl};
 
-use super::{CaseSpec, DTypeRule, Family, Grad, OpDesc, Operand, Range, Reference, Role, Tier, Tolerance, Unit};
+use super::freivalds;
+use super::{
+    Binding, CaseSpec, DTypeRule, Family, Gap, Grad, OpDesc, Operand, Range, Reference, Role, ShapeClass, Tier,
+    Tolerance, Unit, products,
+};
 
-const C_TEXT: &str = include_str!("../../kernels/matmul.c");
-const WGSL_TEXT: &str = include_str!("../../kernels/matmul.wgsl");
+pub(super) const C_TEXT: &str = include_str!("../../kernels/matmul.c");
+pub(super) const WGSL_TEXT: &str = include_str!("../../kernels/matmul.wgsl");
 const MMA_TEXT: &str = include_str!("../../kernels/cuda/gemm_mma.cu");
-const DTYPES: &[DType] = &[DType::F32, DType::F64, DType::I32, DType::F16, DType::BF16];
+const DTYPES: &[DType] = &[DType::F32, DType::F64, DType::I32, DType::F16, DType::BF16, DType::I8];
+const WGSL_DTYPES: &[DType] = &[DType::F32, DType::F64, DType::I32, DType::F16, DType::BF16];
 
 /// Ops of this file.
 pub(super) static OPS: &[&OpDesc] = &[&GEMM];
@@ -28,13 +33,13 @@ const BASE: Kernel = Kernel {
 };
 
 /// Tiles of the C kernel: two buffers of TM×TK and TK×TN with one column of padding.
-const fn tiles(tm: u32, tn: u32, tk: u32, group: u32) -> Needs {
+pub(super) const fn tiles(tm: u32, tn: u32, tk: u32, group: u32) -> Needs {
     Needs { local_elements: tk * (tm + 1) + tk * (tn + 1), group, ..Needs::NONE }
 }
 
 static GEMM: OpDesc = OpDesc {
     name: "gemm",
-    doc: "C = alpha op(A) op(B) + beta C, row-major; beta = 0 does not read C.",
+    doc: "C = alpha op(A) op(B) + beta C, row-major; beta = 0 does not read C; the product of i8 is i32 with i32 factors.",
     tier: 1,
     onnx: Some("Gemm"),
     dims: &["m", "n", "k"],
@@ -72,13 +77,15 @@ static GEMM: OpDesc = OpDesc {
     operands: &[
         Operand::input("A"),
         Operand::input("B"),
-        Operand { name: "C", role: Role::InOut, dtype: DTypeRule::Same },
+        Operand { name: "C", role: Role::InOut, dtype: DTypeRule::By(products::result) },
     ],
     shapes,
     bind,
     cost: plan_native::gemm_cost,
     oracle,
+    element: Some(products::element),
     // k products and k - 1 additions in any order, alpha, beta and the last addition.
+    whole: Some(freivalds::products),
     tolerance: Tolerance::Gamma(|c| c.dim("k") + 3),
     domain: &[Range(-1.0, 1.0), Range(-1.0, 1.0), Range(-1.0, 1.0)],
     grad: Grad::None("dA and dB are gemms, dC needs mul_scalar, which the table does not have yet"),
@@ -87,7 +94,7 @@ static GEMM: OpDesc = OpDesc {
             variant: "cublas",
             body: Body::Routine(Routine::Gemm),
             dtypes: &[DType::F32, DType::F64, DType::F16, DType::BF16],
-            dtypes_why: "cuBLAS has no i32 product with i32 accumulation",
+            dtypes_why: "cuBLAS has no i32 product with i32 accumulation, and is not asked for that of i8",
             needs: Needs { library: Some(Library::Cublas), ..Needs::NONE },
             plan: plan_cuda::gemm_cublas,
             ..BASE
@@ -139,6 +146,8 @@ static GEMM: OpDesc = OpDesc {
         Kernel {
             variant: "tiled",
             body: Body::Wgsl(WGSL_TEXT),
+            dtypes: WGSL_DTYPES,
+            dtypes_why: "WGSL stores no integers below 32 bits",
             needs: Needs { local_elements: 2 * 16 * 64, group: 256, ..Needs::NONE },
             plan: plan_wgsl::gemm,
             ..BASE
@@ -147,6 +156,7 @@ static GEMM: OpDesc = OpDesc {
         Kernel { variant: "naive", body: Body::Native(matmul::gemm_naive), only_when_named: true, ..BASE },
     ],
     cases,
+    gaps: &[Gap::Shape(ShapeClass::ManyGroups, "same text and index arithmetic as bmm")],
 };
 
 fn shapes(case: &Case) -> Result<Vec<Vec<u64>>> {
@@ -162,8 +172,8 @@ fn shapes(case: &Case) -> Result<Vec<Vec<u64>>> {
     if !case.dtype.is_float() {
         for name in ["alpha", "beta"] {
             let v = case.attrs.float(name, 0.0);
-            if v.fract() != 0.0 || v.abs() > f64::from(i32::MAX) {
-                return Err(Error::new(Code::BadArgument, format!("{name} = {v} does not fit {}", case.dtype)));
+            if !DType::I32.holds(v) {
+                return Err(Error::new(Code::BadArgument, format!("{name} = {v} does not fit i32")));
             }
         }
     }
@@ -171,7 +181,7 @@ fn shapes(case: &Case) -> Result<Vec<Vec<u64>>> {
     Ok(vec![flip("transA", m, k), flip("transB", k, n), vec![m, n]])
 }
 
-fn bind(shapes: &[Vec<u64>], attrs: &Attrs) -> Result<(Vec<u64>, Attrs)> {
+fn bind(shapes: &[Vec<u64>], attrs: &Attrs) -> Result<Binding> {
     let wrong = |why: String| Error::new(Code::ShapeMismatch, why);
     let (a, b, c) = match shapes {
         [a, b] => (a, b, None),
@@ -192,58 +202,11 @@ fn bind(shapes: &[Vec<u64>], attrs: &Attrs) -> Result<(Vec<u64>, Attrs)> {
         None if attrs.float("beta", 0.0) != 0.0 => return Err(wrong("beta is not 0, so C must be given".into())),
         _ => {}
     }
-    Ok((vec![m, n, k], attrs.clone()))
+    Ok(Binding { dims: vec![m, n, k], attrs: attrs.clone(), ..Binding::default() })
 }
 
 fn oracle(case: &Case, x: &[Vec<Exact>]) -> Vec<Reference> {
-    let (m, n, k) = (case.dim("m") as usize, case.dim("n") as usize, case.dim("k") as usize);
-    let (ta, tb) = (case.attrs.int("transA", 0) == 1, case.attrs.int("transB", 0) == 1);
-    // Scalars reach every kernel in the arithmetic type, so the oracle uses them rounded to it.
-    let scalar = |name: &str, default: f64| {
-        let v = case.attrs.float(name, default);
-        match case.dtype.compute() {
-            DType::F64 => Exact::f(v),
-            DType::F32 => Exact::f(f64::from(v as f32)),
-            _ => Exact::I(v as i128),
-        }
-    };
-    let (alpha, beta) = (scalar("alpha", 1.0), scalar("beta", 0.0));
-    let (mut values, mut scale) = (Vec::with_capacity(m * n), Vec::with_capacity(m * n));
-    for i in 0..m {
-        for j in 0..n {
-            let mut s = Exact::zero(case.dtype);
-            let mut decisive = None;
-            let mut magnitude = 0.0;
-            for p in 0..k {
-                let a = x[0][if ta { p * m + i } else { i * k + p }];
-                let b = x[1][if tb { j * k + p } else { p * n + j }];
-                // Infinities and NaN decide the value; the scale tells whether finite terms could overflow as well.
-                if a.to_f64().is_finite() && b.to_f64().is_finite() {
-                    s = s.add(a.mul(b));
-                    magnitude += a.abs_f64() * b.abs_f64();
-                } else {
-                    decisive = Some(decisive.map_or(a.mul(b), |d: Exact| d.add(a.mul(b))));
-                }
-            }
-            // Terms near the end of f64's range overflow in the oracle, too. Infinities of both signs are then no NaN of
-            // the problem's but of one order of summation: either infinity stands for all of them (Bound::judge).
-            if s.to_f64().is_nan() {
-                s = Exact::f(f64::INFINITY);
-            }
-            let mut v = alpha.mul(decisive.unwrap_or(s));
-            let mut bound = alpha.abs_f64() * magnitude;
-            if beta.to_f64() != 0.0 {
-                let old = beta.mul(x[2][i * n + j]);
-                if x[2][i * n + j].to_f64().is_finite() {
-                    bound += old.abs_f64();
-                }
-                v = v.add(old);
-            }
-            values.push(v.wrap(case.dtype));
-            scale.push(bound);
-        }
-    }
-    vec![Reference { values, scale }]
+    products::every(case, |batch, i, j| products::one(case, &|t, at| x[t][at as usize], batch, i, j))
 }
 
 fn cases(tier: Tier) -> Vec<CaseSpec> {
@@ -276,6 +239,14 @@ fn cases(tier: Tier) -> Vec<CaseSpec> {
             ([63, 65, 130], f("alpha", -2.0), Fill::Uniform),
             ([3, 4, 0], both, Fill::Uniform),
             ([16, 16, 2000], plain(), Fill::Positive),
+            ([17, 13, 11], plain(), Fill::Constant),
+            ([33, 31, 40], plain(), Fill::Wide),
+            ([9, 70, 64], t(1, 0), Fill::Cancelling),
+            ([20, 21, 22], t(0, 1), Fill::Onehot),
+            ([5, 7, 3], f("beta", 1.0), Fill::Special),
+            ([11, 6, 2], t(1, 1), Fill::Wide),
+            ([1, 2, 40_001], plain(), Fill::Integer),
+            ([600_001, 1, 1], plain(), Fill::Uniform),
         ]);
     }
     list.into_iter().map(|(d, attrs, fill)| CaseSpec { dims: d.to_vec(), attrs, fill }).collect()

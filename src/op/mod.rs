@@ -3,19 +3,34 @@
 //! Invariant: nothing outside this folder names an op in code. Adding an op is adding a record to a family file.
 //! Not here: running ops (`engine`), how kernels are written (`kernel`).
 
+mod activation;
+mod bias;
+mod broadcast;
 pub mod case;
+mod cast;
+mod conv;
+mod dot;
 mod elementwise;
+mod flat;
+mod freivalds;
 pub mod limits;
 mod matmul;
 mod micro;
+mod moments;
 mod movement;
 mod norm;
+mod pool;
+mod products;
 mod reduce;
+mod stream;
 pub mod tolerance;
 
-use crate::base::{AttrDecl, Attrs, Case, Code, Cost, DType, Error, Exact, Fill, Result};
+use crate::base::{
+    Attr, AttrDecl, Attrs, Case, Code, Cost, DType, DeviceInfo, Error, Exact, Fill, HostTensor, Lang, Result,
+};
 use crate::kernel::Kernel;
 
+use tolerance::Bound;
 pub use tolerance::Tolerance;
 
 /// Everything about one op. Built as a complete literal: a new reader of a new fact adds a field here, so that every
@@ -46,12 +61,17 @@ pub struct OpDesc {
     pub operands: &'static [Operand],
     /// Shape of every operand of a case, in order; a typed error for impossible sizes or attributes.
     pub shapes: fn(&Case) -> Result<Vec<Vec<u64>>>,
-    /// A user's call as a case: shapes of the given inputs and attributes -> sizes in order of `dims`, attributes.
-    pub bind: fn(&[Vec<u64>], &Attrs) -> Result<(Vec<u64>, Attrs)>,
+    /// A user's call as a case: shapes of the given inputs and attributes -> sizes, attributes, shapes of the results.
+    pub bind: fn(&[Vec<u64>], &Attrs) -> Result<Binding>,
     /// Least work of a call (requirements C2).
     pub cost: fn(&Case) -> Cost,
     /// The exact result: plain loops, shared with no kernel. One entry per output.
     pub oracle: fn(&Case, &[Vec<Exact>]) -> Vec<Reference>,
+    /// The same for one element, for cases too large to compute whole; `None` where an element is no cheaper than all.
+    pub element: Option<Element>,
+    /// A check of a whole result that costs less than computing it again (Freivalds' for products), made beside the sample
+    /// in cases too large to be computed whole.
+    pub whole: Option<Whole>,
     /// How far a result may be from the oracle's.
     pub tolerance: Tolerance,
     /// Range of uniform data, per read operand.
@@ -62,6 +82,86 @@ pub struct OpDesc {
     pub kernels: &'static [Kernel],
     /// Cases to verify.
     pub cases: fn(Tier) -> Vec<CaseSpec>,
+    /// Classes of shapes and data that `cases(Tier::Full)` leaves out, each with its reason; all others must be there
+    /// (tests/registry.rs).
+    pub gaps: &'static [Gap],
+}
+
+/// One element of one output: the case, the read operands, the output's number among the written operands, the flat
+/// index -> exact value and scale (see [`Reference`]).
+pub type Element = fn(&Case, &[HostTensor], usize, u64) -> (Exact, f64);
+
+/// A check of a whole result: the case, the read operands, the written ones, their bounds -> what is wrong, if anything.
+/// `None` for small cases, whose elements are all judged.
+pub type Whole = fn(&Case, &[HostTensor], &[HostTensor], &[Bound]) -> Option<String>;
+
+/// A user's call in terms of the op.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Binding {
+    /// Sizes in order of `dims`.
+    pub dims: Vec<u64>,
+    /// Attributes of the case; those that only shape the call are gone.
+    pub attrs: Attrs,
+    /// Shapes of the written operands as the user thinks of them. Empty: as `shapes` says.
+    pub results: Vec<Vec<u64>>,
+}
+
+/// Something that the full tier leaves out, and why.
+#[derive(Clone, Copy, Debug)]
+pub enum Gap {
+    /// A class of shapes.
+    Shape(ShapeClass, &'static str),
+    /// A class of data.
+    Data(Fill, &'static str),
+}
+
+/// Classes of shapes that kernels get wrong for reasons of their own (requirements C5.7). A case belongs to a class by
+/// its sizes ([`OpDesc::classes`]), not by a label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ShapeClass {
+    /// An operand without elements.
+    Empty,
+    /// Every size is 1.
+    One,
+    /// Every size above 1 is prime, and one is at least 5.
+    Prime,
+    /// A size that is a multiple of 16.
+    Tile,
+    /// A size next to a multiple of 16.
+    TileEdge,
+    /// Two sizes that differ by a factor of at least 4.
+    Uneven,
+    /// A size above 2^19.
+    LongRow,
+    /// A launch of more than 65,535 groups on a GPU.
+    ManyGroups,
+}
+
+impl ShapeClass {
+    /// All classes.
+    pub const ALL: [ShapeClass; 8] = [
+        ShapeClass::Empty,
+        ShapeClass::One,
+        ShapeClass::Prime,
+        ShapeClass::Tile,
+        ShapeClass::TileEdge,
+        ShapeClass::Uneven,
+        ShapeClass::LongRow,
+        ShapeClass::ManyGroups,
+    ];
+    /// The word used in counts.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ShapeClass::Empty => "empty",
+            ShapeClass::One => "one",
+            ShapeClass::Prime => "prime",
+            ShapeClass::Tile => "tile",
+            ShapeClass::TileEdge => "tile-edge",
+            ShapeClass::Uneven => "uneven",
+            ShapeClass::LongRow => "long-row",
+            ShapeClass::ManyGroups => "many-groups",
+        }
+    }
 }
 
 /// The oracle's answer for one output.
@@ -138,8 +238,8 @@ pub enum Role {
     InOut,
 }
 
-/// Dtype of an operand given the case's dtype.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Dtype of an operand given the case.
+#[derive(Clone, Copy, Debug)]
 pub enum DTypeRule {
     /// The case's.
     Same,
@@ -147,15 +247,18 @@ pub enum DTypeRule {
     Sum,
     /// Always this.
     Fixed(DType),
+    /// What the case says: i32 for gemm's C of i8, the `to` of a cast.
+    By(fn(&Case) -> DType),
 }
 
 impl DTypeRule {
     /// The operand's dtype.
-    pub const fn of(self, dtype: DType) -> DType {
+    pub fn of(self, case: &Case) -> DType {
         match self {
-            DTypeRule::Same => dtype,
+            DTypeRule::Same => case.dtype,
             DTypeRule::Fixed(d) => d,
-            DTypeRule::Sum => match dtype {
+            DTypeRule::By(rule) => rule(case),
+            DTypeRule::Sum => match case.dtype {
                 DType::I8 | DType::I16 | DType::I32 | DType::I64 => DType::I64,
                 DType::U8 | DType::U16 | DType::U32 | DType::U64 => DType::U64,
                 float => float,
@@ -202,8 +305,10 @@ pub enum Grad {
 pub enum Tier {
     /// Seconds per device: edges, one typical size, special values.
     Smoke,
-    /// Minutes: more sizes around tile and group borders, more data.
+    /// Minutes: every class of shapes and data.
     Full,
+    /// Hours: every input that there is, for functions of one number in 16 or 32 bits (`jobs::verify`); no cases of its own.
+    Exhaustive,
 }
 
 /// A case without its dtype.
@@ -218,7 +323,22 @@ pub struct CaseSpec {
 }
 
 /// All ops by family, in the order in which they are listed.
-static FAMILIES: &[&[&OpDesc]] = &[elementwise::OPS, reduce::OPS, norm::OPS, matmul::OPS, movement::OPS, micro::OPS];
+static FAMILIES: &[&[&OpDesc]] = &[
+    broadcast::OPS,
+    elementwise::OPS,
+    stream::OPS,
+    cast::OPS,
+    activation::OPS,
+    bias::OPS,
+    reduce::OPS,
+    norm::OPS,
+    matmul::OPS,
+    products::OPS,
+    conv::OPS,
+    pool::OPS,
+    movement::OPS,
+    micro::OPS,
+];
 
 /// All ops in the order in which they are listed.
 pub fn all() -> impl Iterator<Item = &'static OpDesc> {
@@ -286,6 +406,12 @@ impl OpDesc {
         Ok(case)
     }
 
+    /// The cases of a tier for a dtype: those whose scalars it holds (a fraction is no case of an integer op).
+    pub fn specs(&self, tier: Tier, dtype: DType) -> Vec<CaseSpec> {
+        let holds = |spec: &CaseSpec| spec.attrs.iter().all(|(_, v)| !matches!(v, Attr::Float(s) if !dtype.holds(*s)));
+        (self.cases)(tier).into_iter().filter(holds).collect()
+    }
+
     /// The case that `--sizes n` means.
     pub fn sized(&self, dtype: DType, size: u64, attrs: Attrs) -> Result<Case> {
         self.case(dtype, &(self.families[0].sweep)(size), attrs, Fill::Uniform)
@@ -298,7 +424,44 @@ impl OpDesc {
 
     /// Dtype of operand `i` in a case.
     pub fn operand_dtype(&self, i: usize, case: &Case) -> DType {
-        self.operands[i].dtype.of(case.dtype)
+        self.operands[i].dtype.of(case)
+    }
+
+    /// Numbers of the written operands among all.
+    pub fn written(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.operands.len()).filter(|i| self.operands[*i].role != Role::In)
+    }
+
+    /// The bounds of all written operands for kernels in `lang`; `None` if no limit is published for one of them.
+    pub fn bounds(&self, case: &Case, lang: Lang) -> Option<Vec<Bound>> {
+        self.written()
+            .enumerate()
+            .map(|(position, i)| self.tolerance.at(position).bound(case, lang, self.operand_dtype(i, case)))
+            .collect()
+    }
+
+    /// The classes of shapes that a case belongs to.
+    pub fn classes(&self, case: &Case) -> Vec<ShapeClass> {
+        let sizes: Vec<u64> = case.dims.iter().map(|(_, v)| *v).collect();
+        let shapes = (self.shapes)(case).unwrap_or_default();
+        let prime = |n: u64| n > 1 && (2..).take_while(|d| d * d <= n).all(|d| !n.is_multiple_of(d));
+        let (low, high) = (sizes.iter().min().copied().unwrap_or(0), sizes.iter().max().copied().unwrap_or(0));
+        let groups = || {
+            let gpu = DeviceInfo::ordinary_gpu();
+            let choice = crate::kernel::choose(self.kernels, case, &gpu, None);
+            choice.is_ok_and(|c| c.plan.steps.iter().any(|s| s.groups.iter().product::<u64>() > 65_535))
+        };
+        let belongs = |class: &ShapeClass| match class {
+            ShapeClass::Empty => shapes.iter().any(|s| s.contains(&0)),
+            ShapeClass::One => high == 1 && low == 1,
+            ShapeClass::Prime => high >= 5 && sizes.iter().all(|n| *n == 1 || prime(*n)),
+            ShapeClass::Tile => sizes.iter().any(|n| *n > 0 && n % 16 == 0),
+            ShapeClass::TileEdge => sizes.iter().any(|n| *n >= 15 && matches!(n % 16, 1 | 15)),
+            ShapeClass::Uneven => low > 0 && high / low >= 4,
+            ShapeClass::LongRow => high > 1 << 19,
+            ShapeClass::ManyGroups => low > 0 && groups(),
+        };
+        ShapeClass::ALL.into_iter().filter(belongs).collect()
     }
 
     /// Bytes of all operands together; `None` if they exceed 64 bits.

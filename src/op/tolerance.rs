@@ -40,6 +40,28 @@ pub enum Tolerance {
     /// Softmax over that many terms: exp's limit and the rounding of x - max, each in the term and in the sum, γ_n of
     /// the sum, the division. scale is |x - max| of the term plus its average under the weights of the sum.
     Softmax(fn(&Case) -> u64),
+    /// A formula with its own error analysis: the oracle's scale is the largest error that one relative error of 1 in the
+    /// stated functions and roundings can cause in the result (|dy/dv|·|v| summed over the intermediates v). Allowed is
+    /// (Σ weight·limit of the function + roundings·u)·scale, and the final rounding.
+    Formula {
+        /// Functions with their weights.
+        functions: &'static [(&'static str, f64)],
+        /// Roundings of the other operations.
+        roundings: f64,
+    },
+    /// A quotient of a sum as in `Gamma` and its number of terms: γ_t·scale, where scale is Σ|x| / n, and the division's
+    /// limit. Where integer data makes every partial sum exact, only that.
+    Mean(fn(&Case) -> u64),
+    /// As `Formula`, for formulas with sums: γ_t·scale with t roundings in a row at most, besides the stated functions.
+    /// Where the scale leaves the range of the arithmetic, partial sums may overflow.
+    Analysis {
+        /// Functions with their weights.
+        functions: &'static [(&'static str, f64)],
+        /// Roundings in a row.
+        roundings: fn(&Case) -> u64,
+    },
+    /// One rule for each written operand, in order.
+    PerOutput(&'static [Tolerance]),
 }
 
 /// γ_n = n·u / (1 - n·u); infinite where the bound says nothing (Higham 3.1).
@@ -85,6 +107,10 @@ pub struct Bound {
     relative: f64,
     relative_per_scale: f64,
     absolute: f64,
+    /// Part of a limit that depends on the argument or the result otherwise than above.
+    curve: Option<Limit>,
+    /// Scales for which the limits are published.
+    within: (f64, f64),
     /// A scale that stands for the argument of exp has no effect beyond this (results are then 0 or infinite).
     scale_cap: f64,
     /// May a subnormal result be flushed to zero?
@@ -95,6 +121,10 @@ pub struct Bound {
     sums: bool,
     /// The data are integers: sums are exact while the magnitudes stay below 2^p.
     integers: bool,
+    /// Terms of the sum for each unit of scale: the number of terms for means.
+    terms: f64,
+    /// Ulps of an operation on an exact sum.
+    after: f64,
     /// The bound in words, with its source.
     pub words: String,
 }
@@ -115,6 +145,42 @@ pub struct Judged {
 }
 
 impl Tolerance {
+    /// The rule in words, before a case makes it concrete.
+    pub fn words(&self) -> String {
+        match self {
+            Tolerance::Exact => "exact: every bit".into(),
+            Tolerance::Selected => "exact: every bit of the selected value".into(),
+            Tolerance::Rounded => "correctly rounded".into(),
+            Tolerance::Function(f) => format!("the published limit of {f}"),
+            Tolerance::Around { function, extra_ulps } => {
+                format!("the published limits of {function} and of division, and {extra_ulps} ulp")
+            }
+            Tolerance::Gamma(_) => "γ_t·Σ|terms| with t roundings (Higham 3.1), exact for integer data".into(),
+            Tolerance::Softmax(_) => "the limit of exp in term and sum, γ_n, a division".into(),
+            Tolerance::Formula { functions, roundings } => {
+                let parts: Vec<String> = functions.iter().map(|(f, w)| format!("{w} × the limit of {f}")).collect();
+                let all = if parts.is_empty() { String::new() } else { format!("{} + ", parts.join(" + ")) };
+                format!("({all}{roundings} roundings) of the magnitude of the intermediates")
+            }
+            Tolerance::Mean(_) => {
+                "γ_t·Σ|terms|/n with t roundings (Higham 3.1), only the division's for integer data".into()
+            }
+            Tolerance::Analysis { functions, .. } => {
+                let parts: Vec<String> = functions.iter().map(|(f, w)| format!("{w} × the limit of {f}")).collect();
+                format!("(γ_t with t roundings + {}) of the magnitude of the intermediates", parts.join(" + "))
+            }
+            Tolerance::PerOutput(list) => list.iter().map(Tolerance::words).collect::<Vec<_>>().join("; "),
+        }
+    }
+
+    /// The rule of written operand number `position`.
+    pub fn at(&self, position: usize) -> &Tolerance {
+        match self {
+            Tolerance::PerOutput(list) => list.get(position).unwrap_or(&Tolerance::Exact),
+            one => one,
+        }
+    }
+
     /// The bound for a case whose output has dtype `out`, computed by a kernel in `lang`. `None`: no limit is published
     /// for this combination, so nothing can be called verified.
     pub fn bound(&self, case: &Case, lang: Lang, out: DType) -> Option<Bound> {
@@ -137,11 +203,15 @@ impl Tolerance {
             relative: 0.0,
             relative_per_scale: 0.0,
             absolute: 0.0,
+            curve: None,
+            within: (0.0, f64::INFINITY),
             scale_cap: f64::INFINITY,
             flush: wgsl,
             flush_operand: false,
             sums: false,
             integers: false,
+            terms: 1.0,
+            after: 0.0,
             words: String::new(),
         };
         if !out.is_float() {
@@ -167,7 +237,11 @@ impl Tolerance {
                     false => "0.5 ulp: the nearest number (IEEE 754)".to_string(),
                 };
             }
-            Tolerance::Function(function) => b.add(limit(function, lang, out)?),
+            Tolerance::Function(function) => {
+                let row = limit(function, lang, out)?;
+                b.add(row);
+                b.within = row.within;
+            }
             Tolerance::Around { function, extra_ulps } => {
                 let row = limit(function, lang, out)?;
                 let (a, per) = row.limit.ulps()?;
@@ -194,6 +268,61 @@ impl Tolerance {
                 if b.integers {
                     b.words = format!("exact: integers below 2^{}", arithmetic.mantissa_bits().unwrap_or(0));
                 }
+            }
+            Tolerance::Mean(terms) => {
+                let n = terms(case);
+                let row = limit("divide", lang, out)?;
+                let (after, _) = row.limit.ulps()?;
+                b.after = after;
+                b.per_scale = gamma(n, u) * (1.0 + 4.0 * nearest * after);
+                b.absolute = if wgsl { 2.0 * normal } else { 2.0 * tiny };
+                b.sums = true;
+                b.integers = case.fill == Fill::Integer;
+                b.terms = n.max(1) as f64;
+                b.scaled = Scaled::Terms;
+                b.words = format!("gamma_{n} (Higham 3.1) of the mean magnitude, unless integers; + {}", row.words());
+            }
+            Tolerance::Analysis { functions, roundings } => {
+                let n = roundings(case);
+                let mut words = vec![format!("gamma_{n} (Higham 3.1) of the magnitude of the intermediates")];
+                for (function, weight) in functions {
+                    let row = limit(function, lang, out)?;
+                    let (a, per) = row.limit.ulps()?;
+                    b.per_scale += weight * (a + per) * 2.0 * nearest;
+                    words.push(format!("{weight} x {}", row.words()));
+                }
+                // First-order sum of the relative errors, then 1/(1 - r) for their products.
+                b.per_scale += gamma(n, u);
+                b.per_scale /= (1.0 - b.per_scale).max(0.5);
+                b.ulps = half;
+                b.absolute = (n + 1) as f64 * if wgsl { normal } else { tiny };
+                b.sums = true;
+                b.scaled = Scaled::Terms;
+                words.push(format!("{half} ulp"));
+                b.words = words.join(" + ");
+            }
+            Tolerance::PerOutput(_) => return self.at(0).bound(case, lang, out),
+            Tolerance::Formula { functions, roundings } => {
+                let mut words = Vec::new();
+                for (function, weight) in functions {
+                    let row = limit(function, lang, out)?;
+                    match row.limit {
+                        // An ulp is at most 2u of the value; an argument's share |x| is in the oracle's scale.
+                        Limit::Ulp(n) => b.per_scale += weight * n * 2.0 * nearest,
+                        Limit::UlpPlus(n, per) => b.per_scale += weight * (n + per) * 2.0 * nearest,
+                        Limit::Abs(a) => b.per_scale += weight * a,
+                        // No formula has been derived with these.
+                        Limit::AbsNearOne(..) | Limit::Quotient(..) => return None,
+                    }
+                    words.push(format!("{weight} x {}", row.words()));
+                }
+                b.per_scale += roundings * u;
+                b.per_scale *= 1.0 + 4.0 * b.per_scale;
+                b.ulps = half;
+                b.absolute = (roundings + 1.0) * if wgsl { normal } else { tiny };
+                b.scaled = Scaled::Terms;
+                words.push(format!("{roundings} roundings, each of the magnitude of the intermediates; + {half} ulp"));
+                b.words = words.join(" + ");
             }
             Tolerance::Softmax(terms) => {
                 let n = terms(case);
@@ -240,9 +369,13 @@ impl Bound {
             Limit::UlpPlus(n, per) => {
                 self.ulps += n;
                 self.ulps_per_scale += per;
-                self.scale_cap = exp_range(self.arithmetic);
+                // The scale of a row with a range of its own is no argument of exp.
+                if row.within.1.is_infinite() {
+                    self.scale_cap = exp_range(self.arithmetic);
+                }
             }
             Limit::Abs(a) => self.absolute += a,
+            curve => self.curve = Some(curve),
         }
         self.words = row.words();
     }
@@ -260,13 +393,27 @@ impl Bound {
         }
         let half = if self.lang == Lang::Wgsl { 1.0 } else { 0.5 };
         let mut e = 0.0;
-        if !(self.integers && scale <= self.arithmetic.mantissa_bits().map_or(0.0, |p| 2f64.powi(p))) {
+        let exact_sum = self.arithmetic.mantissa_bits().map_or(0.0, |p| 2f64.powi(p));
+        if self.after > 0.0 {
+            e += self.after * exact::ulp(self.arithmetic, want);
+        }
+        if !(self.integers && scale * self.terms <= exact_sum) {
             let per = |k: f64| if k > 0.0 { k * scale.min(self.scale_cap) } else { 0.0 };
             let ulp = exact::ulp(self.arithmetic, want);
-            e = (self.ulps + per(self.ulps_per_scale)) * ulp
+            e += (self.ulps + per(self.ulps_per_scale)) * ulp
                 + per(self.per_scale)
                 + (self.relative + per(self.relative_per_scale)) * want.abs()
                 + self.absolute;
+            e += match self.curve {
+                Some(Limit::AbsNearOne(a, _)) if (0.5..=2.0).contains(&scale) => a,
+                Some(Limit::AbsNearOne(_, n)) => n * ulp,
+                // (s + d) / (c + d) - s / c is at most d (1 + |s/c|) / (|c| - d), and 1 / |c| is sqrt(1 + (s/c)²).
+                Some(Limit::Quotient(d, n)) => {
+                    let c = 1.0 / want.hypot(1.0);
+                    if d < c / 2.0 { d * (1.0 + want.abs()) / (c - d) + 2.0 * n * ulp } else { f64::INFINITY }
+                }
+                _ => 0.0,
+            };
             if self.flush && want.abs() < self.normal() {
                 e += want.abs() + exact::ulp(self.arithmetic, 0.0);
             }
@@ -276,6 +423,13 @@ impl Bound {
             e += half * 1.000_001 * exact::ulp(self.storage, want.abs() + e);
         }
         e
+    }
+
+    /// True if results whose terms have this magnitude must be exact: integer data, and storage that holds them all.
+    pub fn exact_below(&self, scale: f64) -> bool {
+        self.integers
+            && self.storage == self.arithmetic
+            && self.arithmetic.mantissa_bits().is_some_and(|p| scale <= 2f64.powi(p))
     }
 
     /// Judges one element.
@@ -291,7 +445,7 @@ impl Bound {
         }
         let (g, w) = (got.to_f64(), want.to_f64());
         let top = max_finite(self.storage);
-        let terms = scale * (1.0 + self.per_scale);
+        let terms = scale * self.terms * (1.0 + self.per_scale);
         let spill = self.sums && (terms.is_nan() || terms >= max_finite(self.arithmetic));
         j.allowed = self.allowed(w, scale);
         if w.is_finite() && g.is_finite() {
@@ -334,8 +488,11 @@ impl Bound {
         }
         if !j.ok && self.lang == Lang::Wgsl && self.form != Form::Bits {
             j.undefined = !w.is_finite() || !scale.is_finite() || w.abs() > top;
-            j.ok = j.undefined;
         }
+        // Where nothing is published, a result near the right one is no evidence either; an exact one needs none.
+        let open = scale < self.within.0 || scale > self.within.1 || j.allowed.is_infinite();
+        j.undefined |= open && j.error != Some(0.0) && !(w.is_nan() && g.is_nan());
+        j.ok |= j.undefined;
         j
     }
 

@@ -2,9 +2,11 @@
 
 pub mod csv;
 pub mod json;
+pub mod junit;
 pub mod markdown;
 #[cfg(feature = "plot")]
 pub mod plot;
 pub mod rows;
+pub mod support;
 #[cfg(feature = "cli")]
 pub mod text;

@@ -92,20 +92,6 @@ pub fn device_details(d: &DeviceInfo) -> String {
     out
 }
 
-/// The matrix of ops: one line per op and dtype, one cell per device.
-pub fn op_matrix(ids: &[String], rows: &[(String, String, Vec<String>)], width: Option<u16>) -> String {
-    let mut columns = vec!["op", "dtype"];
-    columns.extend(ids.iter().map(String::as_str));
-    let mut t = table(&columns);
-    if let Some(w) = width {
-        t.set_width(w);
-    }
-    for (op, dtype, cells) in rows {
-        t.add_row([op.clone(), dtype.clone()].into_iter().chain(cells.iter().cloned()));
-    }
-    t.to_string()
-}
-
 /// The verdicts of a calibration.
 pub fn thresholds(records: &[CalibrateRecord], width: Option<u16>) -> String {
     let mut t =

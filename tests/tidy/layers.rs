@@ -6,6 +6,7 @@ use crate::tree::Fault;
 /// Direct edges; what is allowed is their transitive closure.
 const LAYERS: &[(&str, &[&str])] = &[
     ("base", &[]),
+    ("num", &["base"]),
     ("kernel", &["base"]),
     ("op", &["base", "kernel"]),
     ("device", &["base", "kernel"]),

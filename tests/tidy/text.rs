@@ -53,6 +53,7 @@ const FILES: &[&str] = &[
     "src/engine/cache.rs",
     "src/engine/trace.rs",
     "src/jobs/stress/journal.rs",
+    "src/jobs/verify/save.rs",
     "src/device/probe.rs",
     "src/device/cuda/mod.rs",
     "src/device/cuda/libraries.rs",

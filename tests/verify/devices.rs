@@ -35,10 +35,11 @@ fn smoke(rig: &Rig) {
     assert_eq!((summary.exit_code(), summary.skipped), (0, 0));
     assert!(summary.passed > 100);
     for r in records.iter().filter(|r| r.subject.status == Status::Unsupported) {
-        assert!(r.subject.reason.contains("no ") || r.subject.reason.contains("needs"), "{}", line(r));
+        assert!(["no ", "needs", "made for"].iter().any(|w| r.subject.reason.contains(w)), "{}", line(r));
     }
     let open: u64 = records.iter().map(|r| r.undefined).sum();
-    assert!(open == 0 || rig.devices[0].info().takes(Lang::Wgsl), "only WGSL leaves results open");
+    let compared: u64 = records.iter().map(|r| r.compared).sum();
+    assert!(open * 50 < compared || rig.devices[0].info().takes(Lang::Wgsl), "only WGSL leaves many results open");
     assert!(records.iter().filter(|r| r.subject.op == "gemm").any(|r| r.max_vs_cpu.is_some()));
 }
 
@@ -82,6 +83,29 @@ fn the_smoke_tier_is_clean_on_wgpu() {
     smoke(&rig);
 }
 
+/// Kernels that check their own accesses: quiet on the real texts, and they name line and index of a planted overrun.
+#[cfg(feature = "opencl")]
+#[test]
+fn watched_kernels_name_the_place_of_an_overrun() {
+    let Some(rig) = open("watched_kernels_name_the_place_of_an_overrun", "opencl:0") else { return };
+    for op in op::all() {
+        // One dtype of each kind; every entry of every text is in the smoke cases.
+        let dtypes = Some(vec![DType::F32, DType::I32, DType::BF16]);
+        let (summary, records) = on(&VerifyConfig { ops: vec![op], dtypes, watch: true, ..config() }, &rig);
+        let bad: Vec<_> = records.iter().filter(|r| r.subject.status == Status::Failed).map(line).collect();
+        assert!(bad.is_empty() && summary.failed == 0, "{}", bad.join("\n"));
+    }
+    const ELEMENTWISE: &str = include_str!("../../kernels/elementwise.c");
+    let from = "if (i < n)";
+    let row = ELEMENTWISE[..ELEMENTWISE.find(from).unwrap()].matches('\n').count() + 2;
+    let mutant = Some(verify::Mutant { replaces: ELEMENTWISE, with: changed(ELEMENTWISE, from, "if (i < n + 1)") });
+    let cfg = VerifyConfig { watch: true, mutant, ..one("relu/f32/n257/-/uniform") };
+    let (_, records) = on(&cfg, &rig);
+    let text = line(&records[0]);
+    let place = format!("kernel unary, line {row}, group [1, 0, 0], work-item [1, 0, 0]: index 257 of a buffer of 257");
+    assert!(records[0].subject.status == Status::Failed && text.contains(&place), "{place} is not in: {text}");
+}
+
 #[cfg(feature = "opencl")]
 #[test]
 fn mutants_of_the_c_kernels_are_caught() {
@@ -92,8 +116,8 @@ fn mutants_of_the_c_kernels_are_caught() {
         include_str!("../../kernels/elementwise.c"),
         include_str!("../../kernels/mutants/elementwise_tail.c"),
         None,
-        &["relu/f32/n257/-/uniform", "exp/f64/n1025/-/uniform", "tanh/f16/n1/-/uniform"],
-        &["relu/f32/n256/-/uniform", "exp/f64/n65536/-/uniform"],
+        &["exp/f32/n257/-/uniform", "exp/f64/n1025/-/uniform", "tanh/f16/n1/-/uniform"],
+        &["tanh/f32/n256/-/uniform", "exp/f64/n65536/-/uniform"],
     );
     // A race need not show: PoCL puts a barrier of its own before the loop where the mutant file lacks one. Without the
     // barrier inside the loop work-items run through all levels one after the other on a software device.
@@ -135,8 +159,8 @@ fn mutants_of_the_wgsl_kernels_are_caught() {
     const REDUCE: &str = include_str!("../../kernels/reduce.wgsl");
     // Only whole groups are computed.
     let tail = changed(ELEMENTWISE, "i < words(p.n)", "i / {{GROUP}}u < words(p.n) / {{GROUP}}u");
-    let caught = &["relu/f32/n257/-/uniform", "exp/f32/n1025/-/uniform"];
-    mutate(&rig, ELEMENTWISE, tail, None, caught, &["relu/f32/n256/-/uniform"]);
+    let caught = &["tanh/f32/n257/-/uniform", "exp/f32/n1025/-/uniform"];
+    mutate(&rig, ELEMENTWISE, tail, None, caught, &["tanh/f32/n256/-/uniform"]);
     // The output's row length is taken to be n.
     let swap = changed(MOVEMENT, "y[row * p.m + column]", "y[(row * p.n + column) % (p.m * p.n)]");
     mutate(&rig, MOVEMENT, swap, None, &["transpose/f32/m33,n65/-/uniform"], &["transpose/f32/m64,n64/-/uniform"]);

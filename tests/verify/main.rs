@@ -2,18 +2,19 @@
 
 #[cfg(any(feature = "opencl", feature = "wgpu"))]
 mod devices;
+mod outputs;
+mod self_test;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use gpuctl::base::record::{Record, Status, VerifyRecord};
 use gpuctl::base::sink::{Cancel, Collect};
-use gpuctl::base::{Clock, DType, DeviceInfo, Exact, HostTensor, Lang, Result};
+use gpuctl::base::{DType, Exact, HostTensor, Lang};
+use gpuctl::device::Device;
 use gpuctl::device::cpu::{CpuDevice, Pin};
 use gpuctl::device::probe::Rig;
-use gpuctl::device::{
-    Buffer, Device, Health, Launch, Ledger, Mark, MemoryKind, MemoryState, Program, Queue, Source, Span, Waited,
-};
+use gpuctl::device::spoilt::Spoilt;
+use gpuctl::engine::Guard;
 use gpuctl::jobs::verify::{self, VerifyConfig, VerifySummary, line};
 use gpuctl::kernel::Isa;
 use gpuctl::op::{self, Tier, case};
@@ -23,15 +24,7 @@ fn cpu() -> Arc<dyn Device> {
 }
 
 fn config() -> VerifyConfig {
-    VerifyConfig {
-        ops: op::all().collect(),
-        dtypes: None,
-        tier: Tier::Smoke,
-        case: None,
-        variant: None,
-        all_variants: false,
-        mutant: None,
-    }
+    VerifyConfig::default()
 }
 
 fn one(name: &str) -> VerifyConfig {
@@ -49,109 +42,20 @@ fn run(cfg: &VerifyConfig, devices: Vec<Arc<dyn Device>>) -> (VerifySummary, Vec
     (summary, records.collect())
 }
 
-/// Changes an output on its way from the device; the first argument counts the reads of this output.
-type Edit = Arc<dyn Fn(&mut [u8]) + Send + Sync>;
-
-/// A device that computes on the CPU and spoils what is read back.
-struct Spoilt {
-    inner: CpuDevice,
-    info: DeviceInfo,
-    edit: Edit,
-    /// Write one word behind the last operand after each launch.
-    overrun: Option<u64>,
+fn spoilt(edit: impl Fn(&mut [u8]) + Send + Sync + 'static) -> Spoilt {
+    let inner = Arc::new(CpuDevice::new(1, Isa::detect(), Pin::Free).unwrap());
+    Spoilt::new(inner, Guard::WIDE.head, move |bytes, _| edit(bytes))
 }
 
-impl Spoilt {
-    fn device(edit: impl Fn(&mut [u8]) + Send + Sync + 'static) -> Arc<dyn Device> {
-        Arc::new(Self::new(edit))
-    }
-    fn new(edit: impl Fn(&mut [u8]) + Send + Sync + 'static) -> Self {
-        let inner = CpuDevice::new(1, Isa::detect(), Pin::Free).unwrap();
-        let info = DeviceInfo { id: "spoilt:0".into(), uid: "spoilt:0".into(), ..inner.info().clone() };
-        Spoilt { inner, info, edit: Arc::new(edit), overrun: None }
-    }
-}
-
-impl Device for Spoilt {
-    fn info(&self) -> &DeviceInfo {
-        &self.info
-    }
-    fn serial(&self) -> u64 {
-        self.inner.serial()
-    }
-    fn clock(&self) -> Arc<dyn Clock> {
-        self.inner.clock()
-    }
-    fn ledger(&self) -> &Arc<Ledger> {
-        self.inner.ledger()
-    }
-    fn memory(&self) -> MemoryState {
-        self.inner.memory()
-    }
-    fn alloc(&self, bytes: u64, kind: MemoryKind) -> Result<Buffer> {
-        self.inner.alloc(bytes, kind)
-    }
-    fn build(&self, source: Source<'_>, cached: Option<&[u8]>) -> Result<Program> {
-        self.inner.build(source, cached)
-    }
-    fn queue(&self) -> Result<Box<dyn Queue>> {
-        let inner = self.inner.queue()?;
-        Ok(Box::new(SpoiltQueue { inner, edit: Arc::clone(&self.edit), overrun: self.overrun }))
-    }
-    fn health(&self) -> Health {
-        self.inner.health()
-    }
-}
-
-struct SpoiltQueue {
-    inner: Box<dyn Queue>,
-    edit: Edit,
-    overrun: Option<u64>,
-}
-
-impl Queue for SpoiltQueue {
-    fn write(&mut self, dst: &Buffer, offset: u64, data: &[u8]) -> Result<()> {
-        self.inner.write(dst, offset, data)
-    }
-    fn read(&mut self, src: &Buffer, offset: u64, out: &mut [u8]) -> Result<()> {
-        self.inner.read(src, offset, out)?;
-        if offset == 0 {
-            (self.edit)(out);
-        }
-        Ok(())
-    }
-    fn copy(&mut self, src: &Buffer, from: u64, dst: &Buffer, to: u64, bytes: u64) -> Result<()> {
-        self.inner.copy(src, from, dst, to, bytes)
-    }
-    fn fill(&mut self, dst: &Buffer, offset: u64, bytes: u64, value: u8) -> Result<()> {
-        self.inner.fill(dst, offset, bytes, value)
-    }
-    fn launch(&mut self, launch: &Launch) -> Result<()> {
-        self.inner.launch(launch)?;
-        if let (Some(at), Some(last)) = (self.overrun, launch.args.last()) {
-            self.inner.write(&last.buffer, at, &[0, 0, 0, 0])?;
-        }
-        Ok(())
-    }
-    fn mark(&mut self) -> Result<Mark> {
-        self.inner.mark()
-    }
-    fn flush(&mut self) -> Result<()> {
-        self.inner.flush()
-    }
-    fn wait(&mut self, mark: Mark, deadline: Duration) -> Result<Waited> {
-        self.inner.wait(mark, deadline)
-    }
-    fn span(&mut self, from: Mark, to: Mark) -> Result<Span> {
-        self.inner.span(from, to)
-    }
+fn device(edit: impl Fn(&mut [u8]) + Send + Sync + 'static) -> Arc<dyn Device> {
+    Arc::new(spoilt(edit))
 }
 
 /// Verifies one case on a device with this fault; the clean device must pass the same case.
 fn plant(name: &str, edit: impl Fn(&mut [u8]) + Send + Sync + 'static) -> VerifyRecord {
-    let (clean, records) = run(&one(name), vec![Spoilt::device(|_| {})]);
+    let (clean, records) = run(&one(name), vec![device(|_| {})]);
     assert_eq!(clean.exit_code(), 0, "clean {}", line(&records[0]));
-    let (summary, mut records) = run(&one(name), vec![Spoilt::device(edit)]);
+    let (summary, mut records) = run(&one(name), vec![device(edit)]);
     assert_eq!(records.len(), 1);
     let r = records.remove(0);
     assert_eq!(summary.exit_code() == 1, r.subject.status == Status::Failed);
@@ -203,7 +107,10 @@ fn the_smoke_tier_is_clean_on_the_cpu_in_every_variant() {
             assert!(compared > 0, "{} {dtype}: nothing was compared", op.name);
         }
     }
-    assert!(records.iter().all(|r| r.undefined == 0), "only WGSL leaves results open");
+    // Where intermediates overflow the bounds of some normalisations claim nothing: a small part of special data.
+    for r in records.iter().filter(|r| r.undefined > 0) {
+        assert!(r.undefined < r.compared && r.case.contains("/special") || r.case.contains("/wide"), "{}", line(r));
+    }
 }
 
 #[test]
@@ -277,13 +184,21 @@ fn tails_zeros_constants_and_elements_never_written() {
 }
 
 #[test]
-fn a_write_behind_the_end() {
+fn a_write_around_an_operand() {
     let name = "add/f32/n257/-/uniform";
-    let device = Spoilt { overrun: Some(257 * 4), ..Spoilt::new(|_| {}) };
-    let (summary, records) = run(&one(name), vec![Arc::new(device)]);
-    assert_eq!(summary.exit_code(), 1);
-    let text = line(&records[0]);
-    assert!(text.contains("result-wrong") && text.contains("behind operand y was overwritten"), "{text}");
+    let head = Guard::WIDE.head;
+    for (at, place) in [
+        (head + 257 * 4, "byte 0 behind operand y"),
+        (head + 257 * 4 + 4000, "byte 4000 behind operand y"),
+        (head - 4, "4 bytes in front of operand y"),
+        (0, "1024 bytes in front of operand y"),
+    ] {
+        let device = spoilt(|_| {}).overrun(at);
+        let (summary, records) = run(&one(name), vec![Arc::new(device)]);
+        assert_eq!(summary.exit_code(), 1);
+        let text = line(&records[0]);
+        assert!(text.contains("result-wrong") && text.contains(&format!("{place} was overwritten")), "{text}");
+    }
 }
 
 /// A long sum's bound is wider than one element, so integer data must show a lost one.
@@ -414,7 +329,7 @@ fn the_strict_line_is_told_apart_from_the_verdict() {
     assert_eq!(records[0].strict_met, Some(true), "{}", line(&records[0]));
     let (_, records) = run(&one("exp/f16/n257/-/uniform"), vec![cpu()]);
     assert_eq!(records[0].strict_met, None);
-    let far = Spoilt::device(f32s(|v| v.iter_mut().for_each(|x| *x *= 1.00001)));
+    let far = device(f32s(|v| v.iter_mut().for_each(|x| *x *= 1.00001)));
     let (_, records) = run(&one("softmax/f32/m7,n33/-/uniform"), vec![far]);
     assert_eq!((records[0].subject.status, records[0].strict_met), (Status::Failed, Some(false)));
 }
@@ -426,9 +341,9 @@ fn nothing_compared_is_not_a_pass() {
     assert!(records[0].subject.reason.contains("nothing to compare"));
     assert_eq!((summary.exit_code(), summary.idle.as_slice()), (4, &["cpu".to_string()][..]));
     // A device that takes no language of the op.
-    let mut mute = Spoilt::new(|_| {});
-    mute.info.langs = vec![Lang::Wgsl];
-    mute.info.dtypes = vec![DType::I32];
+    let mut mute = spoilt(|_| {});
+    mute.info_mut().langs = vec![Lang::Wgsl];
+    mute.info_mut().dtypes = vec![DType::I32];
     let cfg = VerifyConfig { ops: vec![op::find("softmax").unwrap()], ..config() };
     let (summary, records) = run(&cfg, vec![cpu(), Arc::new(mute)]);
     assert!(summary.passed > 0 && summary.unsupported > 0);
@@ -437,10 +352,11 @@ fn nothing_compared_is_not_a_pass() {
 }
 
 #[test]
-fn a_product_beyond_the_oracle_is_skipped_with_a_prediction() {
+fn a_product_beyond_the_oracle_is_judged_on_a_sample_and_whole() {
     let (summary, records) = run(&one("gemm/f32/m2000,n2000,k2000/-/uniform"), vec![cpu()]);
-    assert_eq!((summary.skipped, summary.passed, summary.exit_code()), (1, 0, 4));
-    assert_eq!(records[0].subject.reason, "predicted 560 s of oracle");
+    assert_eq!((summary.skipped, summary.passed, summary.exit_code()), (0, 1, 0));
+    assert!(records[0].compared > 4000, "{}", line(&records[0]));
+    assert!(records[0].subject.flags.iter().any(|f| f.ends_with("-of-4000000")), "{:?}", records[0].subject.flags);
 }
 
 #[test]
@@ -478,4 +394,30 @@ fn an_oracle_value_is_not_a_kernel_value() {
     let x: Vec<Vec<Exact>> = case::inputs(op, &c).unwrap().iter().map(Exact::read_all).collect();
     let y = (op.oracle)(&c, &x)[0].values[0];
     assert!(y.mul(Exact::f(3.0)).add(Exact::f(-1.0)).abs_f64() < 1e-30);
+}
+
+/// All 65,536 numbers of f16; what passed before is not run again.
+#[test]
+fn the_exhaustive_tier_takes_every_bit_pattern_and_goes_on_where_it_stopped() {
+    let relu = vec![op::find("relu").unwrap()];
+    let cfg = VerifyConfig { ops: relu, dtypes: Some(vec![DType::F16]), tier: Tier::Exhaustive, ..config() };
+    let (summary, records) = run(&cfg, vec![cpu()]);
+    assert_eq!((summary.passed, summary.compared, summary.exit_code()), (1, 65_536, 0));
+    assert_eq!(records[0].case, "relu/f16/n65536/-/bits0");
+    let bytes = data(&records[0].case)[0].bytes().to_vec();
+    assert!(bytes.chunks(2).enumerate().all(|(i, b)| usize::from(u16::from_le_bytes([b[0], b[1]])) == i));
+    let done = records.iter().map(|r| verify::done_key(&r.case, &r.subject.uid)).collect();
+    let (summary, records) = run(&VerifyConfig { done, ..cfg }, vec![cpu()]);
+    assert_eq!((summary.resumed, records.len(), summary.exit_code()), (1, 0, 0));
+    // Ops of other forms have no such tier: nothing was compared, which is no pass.
+    let cfg = VerifyConfig { ops: vec![op::find("gemm").unwrap()], tier: Tier::Exhaustive, ..config() };
+    assert_eq!(run(&cfg, vec![cpu()]).0.exit_code(), 4);
+    // A subnormal lost anywhere shows.
+    caught("exp/f16/n65536/-/bits0", |bytes| {
+        for b in bytes.chunks_exact_mut(2) {
+            if u16::from_le_bytes([b[0], b[1]]) & 0x7FFF == 1 {
+                b.fill(0);
+            }
+        }
+    });
 }

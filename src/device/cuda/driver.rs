@@ -38,6 +38,7 @@ pub(super) const REQUIRED: &[&str] = &[
     "cuMemGetInfo_v2",
     "cuMemAlloc_v2",
     "cuMemFree_v2",
+    "cuMemAllocManaged",
     "cuMemHostAlloc",
     "cuMemHostGetDevicePointer_v2",
     "cuMemFreeHost",
@@ -274,6 +275,17 @@ impl Memory {
         Ok(memory)
     }
 
+    /// Managed memory of `bytes` bytes, not 0: it moves between host and device on demand.
+    pub(super) fn managed(ctx: &Arc<Context>, bytes: usize) -> Result<Memory> {
+        let _bound = ctx.bind()?;
+        let mut address = 0;
+        let attach = sys::CUmemAttach_flags::CU_MEM_ATTACH_GLOBAL as u32;
+        // SAFETY: `address` lives through the call; the context is current.
+        let rc = unsafe { sys::cuMemAllocManaged(&raw mut address, bytes, attach) };
+        ctx.check(rc, "cuMemAllocManaged", Code::Internal)?;
+        Ok(Memory { ctx: Arc::clone(ctx), address, host: None })
+    }
+
     /// True for page-locked host memory.
     pub(super) fn is_pinned(&self) -> bool {
         self.host.is_some()
@@ -285,7 +297,7 @@ impl Drop for Memory {
         match self.host {
             // SAFETY: allocated by cuMemHostAlloc, released once; queues keep buffers of unfinished work alive.
             Some(host) => self.ctx.release("cuMemFreeHost", || unsafe { sys::cuMemFreeHost(host) }),
-            // SAFETY: allocated by cuMemAlloc, released once; queues keep buffers of unfinished work alive.
+            // SAFETY: allocated by cuMemAlloc or cuMemAllocManaged, released once; queues keep buffers of unfinished work alive.
             None => self.ctx.release("cuMemFree", || unsafe { sys::cuMemFree_v2(self.address) }),
         }
     }

@@ -376,9 +376,7 @@ impl Device for CudaDevice {
                 let why = "CUDA maps no device memory into the host; Pinned is host memory that the device reads";
                 return self.named(Err(no_memory_kind(kind, why)));
             }
-            MemoryKind::Managed => {
-                return self.named(Err(no_memory_kind(kind, "managed memory is not offered yet")));
-            }
+            MemoryKind::Managed => (Memory::managed(&self.ctx, size), Kind::Buffer),
         };
         let memory = memory.map_err(|e| {
             if e.code() != Code::OutOfDeviceMemory {

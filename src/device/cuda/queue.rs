@@ -226,6 +226,9 @@ impl CudaQueue {
                 Param::F64(v) => (v.to_bits(), 8),
                 Param::F32(v) => (u64::from(v.to_bits()), 4),
                 Param::I32(v) => (u64::from(v as u32), 4),
+                Param::U32(v) => (u64::from(v), 4),
+                Param::I64(v) => (v as u64, 8),
+                Param::Wide(v) => (v, 8),
             };
             words.push(word);
             sizes.push(size);

@@ -318,6 +318,9 @@ impl Queue for OpenclQueue {
             Param::F32(v) => set(raw, i, v),
             Param::F64(v) => set(raw, i, v),
             Param::I32(v) => set(raw, i, v),
+            Param::U32(v) => set(raw, i, v),
+            Param::I64(v) => set(raw, i, v),
+            Param::Wide(v) => set(raw, i, v),
         });
         for (i, result) in buffers.chain(scalars).enumerate() {
             result.map_err(|s| shared.fail(&format!("clSetKernelArg {i}"), s, Code::LaunchFailed))?;

@@ -373,7 +373,8 @@ impl SimQueue {
         for p in &launch.params {
             key.push(match p {
                 Param::U64(v) => *v,
-                other => other.f64().to_bits(),
+                Param::F32(_) | Param::F64(_) => p.f64().to_bits(),
+                whole => whole.int() as u64,
             });
         }
         let before: Vec<u64> = buffers.iter().map(|b| b.version.load(Ordering::SeqCst)).collect();

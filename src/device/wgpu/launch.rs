@@ -84,9 +84,12 @@ pub(super) fn encode_params(
             Param::F32(v) => put(&mut out, &v.to_le_bytes()),
             Param::F64(v) => put(&mut out, &v.to_le_bytes()),
             Param::I32(v) => put(&mut out, &v.to_le_bytes()),
+            Param::U32(v) => put(&mut out, &v.to_le_bytes()),
+            Param::I64(v) => put(&mut out, &v.to_le_bytes()),
+            Param::Wide(v) => put(&mut out, &v.to_le_bytes()),
         }
     }
-    let wide = params.iter().any(|p| matches!(p, Param::F64(_)));
+    let wide = params.iter().any(|p| matches!(p, Param::F64(_) | Param::I64(_) | Param::Wide(_)));
     let unit = if wide { 8 } else { 4 };
     let size = out.len().div_ceil(unit) * unit;
     out.resize(size, 0);

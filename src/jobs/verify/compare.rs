@@ -2,20 +2,29 @@
 
 use crate::base::exact::{Exact, min_normal, ulp};
 use crate::base::{Code, DType, Error, HostTensor, Result};
-use crate::op::Reference;
-use crate::op::tolerance::{Bound, Judged};
+use crate::op::tolerance::Judged;
+
+use super::Detector;
+use super::oracle::Answer;
+use super::own_bound::Judge;
 
 /// The outcome of one output.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Comparison {
     pub(super) compared: u64,
+    /// Elements of the output; more than `compared` where a sample was judged.
+    pub(super) total: u64,
     pub(super) wrong: u64,
     pub(super) undefined: u64,
+    /// Elements that only the user's bound accepts.
+    pub(super) beyond: u64,
     pub(super) max_ulp: f64,
     pub(super) max_rel: f64,
     pub(super) max_abs: f64,
     pub(super) max_scaled: f64,
     pub(super) worst: Option<Worst>,
+    /// Which rules the wrong elements broke.
+    pub(super) fired: Vec<Detector>,
     /// First and last wrong element.
     span: Option<(u64, u64)>,
     /// All wrong elements hold zero.
@@ -36,30 +45,43 @@ pub(super) struct Worst {
     share: f64,
 }
 
-/// Compares `got` with the oracle. `flushed` is the oracle's answer for inputs without subnormals, for languages that may
+/// Compares `got` with the oracle, at the elements that the oracle has. `flushed` is the oracle's answer for inputs without subnormals, for languages that may
 /// flush them: an element is right if it is right by either.
 pub(super) fn compare(
-    bound: &Bound,
+    judge: &Judge<'_>,
     got: &HostTensor,
-    want: &Reference,
-    flushed: Option<&Reference>,
+    answer: &Answer,
+    flushed: Option<&Answer>,
+    off: Option<Detector>,
 ) -> Result<Comparison> {
-    let n = got.len();
+    let want = &answer.reference;
+    let n = answer.at.as_ref().map_or(got.len(), |at| at.len() as u64);
     if want.values.len() as u64 != n || want.scale.len() as u64 != n {
         let why = format!("the oracle gave {} values and {} scales for {n}", want.values.len(), want.scale.len());
         return Err(Error::new(Code::Internal, why));
     }
-    let mut c = Comparison { compared: n, zeros: true, ..Comparison::default() };
-    for i in 0..n {
+    let flushed = flushed.filter(|f| f.at == answer.at).map(|f| &f.reference);
+    let mut c = Comparison { compared: n, total: got.len(), zeros: true, ..Comparison::default() };
+    for k in 0..n as usize {
+        let i = answer.at.as_ref().map_or(k as u64, |at| at[k]);
         let value = Exact::read(got, i);
-        let k = i as usize;
-        let (mut exact, mut j) = (want.values[k], bound.judge(value, want.values[k], want.scale[k]));
-        if !j.ok
+        let mut exact = want.values[k];
+        let (mut j, mut beyond) = judge.judge(value, exact, want.scale[k]);
+        if (!j.ok || beyond)
             && let Some(alt) = flushed
         {
-            let second = bound.judge(value, alt.values[k], alt.scale[k]);
-            if second.ok {
-                (exact, j) = (alt.values[k], second);
+            let (second, too) = judge.judge(value, alt.values[k], alt.scale[k]);
+            if second.ok && (!j.ok || !too) {
+                (exact, j, beyond) = (alt.values[k], second, too);
+            }
+        }
+        c.beyond += u64::from(beyond);
+        if !j.ok {
+            let detector = Detector::of(&j);
+            // Only the self-test switches a detector off, to see that the faults it exists for then get through.
+            j.ok = off == Some(detector);
+            if !j.ok && !c.fired.contains(&detector) {
+                c.fired.push(detector);
             }
         }
         c.add(got.dtype, &got.shape, i, value, exact, &j);
@@ -82,10 +104,13 @@ impl Comparison {
         self.undefined += u64::from(j.undefined);
         if let Some(error) = j.error {
             let w = want.to_f64();
-            self.max_abs = self.max_abs.max(error);
-            self.max_ulp = self.max_ulp.max(error / ulp(dtype, w));
-            if w != 0.0 && w.abs() >= min_normal(dtype) {
-                self.max_rel = self.max_rel.max(error / w.abs());
+            // What the language leaves open says nothing about how exact the kernel is.
+            if !j.undefined {
+                self.max_abs = self.max_abs.max(error);
+                self.max_ulp = self.max_ulp.max(error / ulp(dtype, w));
+                if w != 0.0 && w.abs() >= min_normal(dtype) {
+                    self.max_rel = self.max_rel.max(error / w.abs());
+                }
             }
             self.max_scaled = self.max_scaled.max(j.scaled.unwrap_or(0.0));
         }
@@ -122,7 +147,7 @@ impl Comparison {
         if self.wrong > 1 {
             let place = |i| at_text(&coordinates(shape, i));
             let all = last - first + 1 == self.wrong;
-            let end = if last + 1 == self.compared { "the last".to_string() } else { place(last) };
+            let end = if last + 1 == self.total { "the last".to_string() } else { place(last) };
             out.push_str(&format!(", {} {} to {end}", if all { "all from" } else { "within" }, place(first)));
         }
         if let Some(value) = &self.constant {

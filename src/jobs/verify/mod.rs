@@ -5,7 +5,12 @@
 //! are poisoned with a different pattern in each of two runs. The two runs are also compared bit by bit.
 
 mod compare;
+mod config;
+mod faults;
 mod oracle;
+mod own_bound;
+mod save;
+mod self_test;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,74 +22,21 @@ use crate::base::sink::{Cancel, Progress, Sink};
 use crate::base::{Case, Class, Code, DType, Error, HostTensor, Lang, Result};
 use crate::device::probe::Rig;
 use crate::device::{DEADLINE, cpu};
-use crate::engine::{Prepared, Runner};
+use crate::engine::{Guard, Prepared, Runner};
 use crate::kernel::{self, Body, Choice, Kernel};
 use crate::op::tolerance::Bound;
 use crate::op::{OpDesc, Role, Tier};
 
 use compare::{Comparison, at_text};
 use oracle::Oracle;
+use own_bound::Judge;
+
+pub use config::{Detector, Mutant, VerifyConfig, VerifySummary, done_key};
+pub use own_bound::OwnBound;
+pub use self_test::{SelfTestSummary, line as self_test_line, self_test};
 
 /// Patterns of the two runs; the second is a large positive number in every float and integer.
 const POISON: [u8; 2] = [0xFF, 0x5A];
-
-/// What to verify.
-#[derive(Clone, Debug)]
-pub struct VerifyConfig {
-    /// Ops, in order.
-    pub ops: Vec<&'static OpDesc>,
-    /// Dtypes; those that an op does not have are left out. `None`: all of each op.
-    pub dtypes: Option<Vec<DType>>,
-    /// How many cases.
-    pub tier: Tier,
-    /// This case alone; `ops`, `dtypes` and `tier` are then not looked at.
-    pub case: Option<Case>,
-    /// This kernel variant alone.
-    pub variant: Option<String>,
-    /// Every variant that a device takes, the weak baseline too; else the one that the engine would choose.
-    pub all_variants: bool,
-    /// For the judge's own tests: a kernel text that is replaced by a wrong one.
-    pub mutant: Option<Mutant>,
-}
-
-/// A text that stands in for another, in every kernel that has it.
-#[derive(Clone, Copy, Debug)]
-pub struct Mutant {
-    /// The text of the kernel file.
-    pub replaces: &'static str,
-    /// The text that is run instead.
-    pub with: &'static str,
-}
-
-/// What came of it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct VerifySummary {
-    /// Cases within their bounds.
-    pub passed: u64,
-    /// Cases beyond their bounds, or that could not be finished.
-    pub failed: u64,
-    /// Cases that a device cannot run, or for which no limit is published.
-    pub unsupported: u64,
-    /// Cases left out with a reason.
-    pub skipped: u64,
-    /// Elements compared.
-    pub compared: u64,
-    /// Devices on which not one element was compared.
-    pub idle: Vec<String>,
-    /// True if the run was interrupted.
-    pub cancelled: bool,
-}
-
-impl VerifySummary {
-    /// 1: a case failed; 4: on some device nothing was compared; else 0.
-    pub fn exit_code(&self) -> u8 {
-        match self {
-            s if s.failed > 0 => 1,
-            s if s.compared == 0 || !s.idle.is_empty() => 4,
-            _ => 0,
-        }
-    }
-}
 
 /// Verifies all cases on all devices of the rig and hands out the records as they come.
 ///
@@ -101,6 +53,17 @@ pub fn run(cfg: &VerifyConfig, rig: &Rig, sink: &mut dyn Sink, cancel: &Cancel) 
         .build()
         .map_err(|e| Error::new(Code::Internal, "no threads for the oracle").caused_by(e))?;
     let mut done = 0;
+    let uids: Vec<String> = rig.devices.iter().map(|d| d.info().uid.clone()).collect();
+    let done_before = |case: &Case| {
+        let name = case.to_string();
+        uids.iter().all(|uid| cfg.done.contains(&done_key(&name, uid)))
+    };
+    let total = cases.len() as u64;
+    let cases: Vec<_> = match cfg.done.is_empty() {
+        true => cases,
+        false => cases.into_iter().filter(|(_, c)| !done_before(c)).collect(),
+    };
+    summary.resumed = (total - cases.len() as u64) * uids.len() as u64;
     'all: for batch in cases.chunks(4 * threads) {
         let ask = |(op, case): &(&'static OpDesc, Case)| match oracle::too_long(op, case) {
             Some(why) => Ok(Err(why)),
@@ -127,6 +90,8 @@ pub fn run(cfg: &VerifyConfig, rig: &Rig, sink: &mut dyn Sink, cancel: &Cancel) 
 impl VerifySummary {
     fn count(&mut self, r: &VerifyRecord) {
         self.compared += r.compared;
+        let passed = r.subject.status == Status::Ok;
+        self.beyond += u64::from(passed && r.subject.flags.iter().any(|f| f == own_bound::BEYOND));
         match r.subject.status {
             Status::Ok => self.passed += 1,
             Status::Unsupported => self.unsupported += 1,
@@ -137,7 +102,7 @@ impl VerifySummary {
 }
 
 /// All cases of a request, in the table's order.
-fn cases(cfg: &VerifyConfig) -> Result<Vec<(&'static OpDesc, Case)>> {
+pub fn cases(cfg: &VerifyConfig) -> Result<Vec<(&'static OpDesc, Case)>> {
     if let Some(case) = &cfg.case {
         return Ok(vec![(crate::op::find(case.op)?, case.clone())]);
     }
@@ -147,12 +112,34 @@ fn cases(cfg: &VerifyConfig) -> Result<Vec<(&'static OpDesc, Case)>> {
             if cfg.dtypes.as_ref().is_some_and(|d| !d.contains(dtype)) {
                 continue;
             }
-            for spec in (op.cases)(cfg.tier) {
+            if cfg.tier == Tier::Exhaustive {
+                all.extend(exhaustive(op, *dtype)?.into_iter().map(|c| (*op, c)));
+                continue;
+            }
+            for spec in op.specs(cfg.tier, *dtype) {
                 all.push((*op, op.case(*dtype, &spec.dims, spec.attrs, spec.fill)?));
             }
         }
     }
     Ok(all)
+}
+
+/// Elements of one case of the exhaustive tier.
+const PART: u64 = 1 << 20;
+
+/// Cases that together hold every bit pattern of the dtype, for functions of one number in up to 32 bits; else none.
+fn exhaustive(op: &OpDesc, dtype: DType) -> Result<Vec<Case>> {
+    let one_to_one = op.dims == ["n"]
+        && matches!(op.operands, [x, y] if x.role == Role::In && y.role == Role::Out)
+        && op.unit == crate::op::Unit::Elements;
+    if !one_to_one || !dtype.is_float() || dtype.size() > 4 {
+        return Ok(Vec::new());
+    }
+    let patterns = 1u64 << (8 * dtype.size());
+    let n = patterns.min(PART);
+    (0..patterns / n)
+        .map(|part| op.case(dtype, &[n], crate::base::Attrs::new(), crate::base::Fill::Bits(part as u32)))
+        .collect()
 }
 
 struct Station {
@@ -175,6 +162,8 @@ struct Session<'a> {
     devices: Vec<Station>,
     /// Kernels with a mutant's text, by the address of the one that they replace.
     mutated: HashMap<usize, &'static Kernel>,
+    /// Both runs of the case judged last, if failing cases are saved.
+    runs: Option<[Vec<HostTensor>; 2]>,
 }
 
 /// How a run ended before there was something to judge.
@@ -202,7 +191,10 @@ impl<'a> Session<'a> {
             }
         }
         let station = |d: &Arc<dyn crate::device::Device>| Station {
-            runner: Runner::new(Arc::clone(d)),
+            runner: match cfg.watch {
+                true => Runner::new(Arc::clone(d)).watching(),
+                false => Runner::new(Arc::clone(d)),
+            },
             is_cpu: d.serial() == rig.cpu.serial(),
             compared: 0,
             lost: None,
@@ -212,6 +204,7 @@ impl<'a> Session<'a> {
             cpu: Runner::new(Arc::clone(&rig.cpu)),
             devices: rig.devices.iter().map(station).collect(),
             mutated: HashMap::new(),
+            runs: None,
         })
     }
 
@@ -233,6 +226,14 @@ impl<'a> Session<'a> {
                 if let Err(Stop(status, reason)) = outcome {
                     r.subject.status = status;
                     r.subject.reason = reason;
+                }
+                let runs = self.runs.take();
+                if let (Some(dir), Status::Failed, Ok(oracle)) = (&self.cfg.save_failing, r.subject.status, &answer) {
+                    let saved = save::save(dir, op, &r, oracle, runs.as_ref());
+                    r.subject.reason.push_str(&match saved {
+                        Ok(folder) => format!("; arrays in {}", folder.display()),
+                        Err(e) => format!("; not saved: {e}"),
+                    });
                 }
                 self.devices[at].compared += r.compared;
                 records.push(r);
@@ -259,6 +260,9 @@ impl<'a> Session<'a> {
         if let Some(v) = variant {
             rerun.push_str(&format!(" --variant {v}"));
         }
+        if let Some(own) = self.cfg.own {
+            rerun.push_str(&format!(" {}", own.options()));
+        }
         let mut subject = Subject::of(case, work, op.unit.name(), info);
         subject.variant = variant.unwrap_or_default().to_string();
         VerifyRecord {
@@ -276,6 +280,7 @@ impl<'a> Session<'a> {
             worst_bound: None,
             compared: 0,
             wrong: 0,
+            detectors: Vec::new(),
             undefined: 0,
             tolerance: String::new(),
             strict_met: None,
@@ -304,10 +309,15 @@ impl<'a> Session<'a> {
         r.subject.variant = choice.kernel.variant.to_string();
         let bounds = bounds(op, case, choice.lang)?;
         r.tolerance = bounds.iter().map(|b| b.words.as_str()).collect::<Vec<_>>().join(" | ");
+        let own = self.cfg.own;
+        if let Some(own) = own {
+            r.tolerance = format!("{} (instead of: {})", own.words(), r.tolerance);
+        }
         let choice = self.mutate(choice);
         let station = &mut self.devices[at];
-        let prepared = station.runner.prepare_choice(op, case, choice)?;
-        let runs = twice(&station.runner, &prepared, &oracle.inputs).inspect_err(|e| {
+        let prepared = station.runner.prepare_choice(op, case, choice, Guard::WIDE)?;
+        let off = self.cfg.off;
+        let (runs, overrun) = twice(&station.runner, &prepared, &oracle.inputs).inspect_err(|e| {
             if matches!(e.class(), Class::Lost | Class::Sticky) {
                 station.lost = Some(e.to_string());
             }
@@ -323,16 +333,23 @@ impl<'a> Session<'a> {
             return Err(Stop(Status::Failed, format!("the oracle has {} outputs", oracle.answers.len())));
         }
         let mut complaints = Vec::new();
+        let mut fired: Vec<Detector> = Vec::new();
         let mut strict = Some(true);
+        if let Some(why) = overrun.filter(|_| off != Some(Detector::Guards)) {
+            complaints.push(why);
+            fired.push(Detector::Guards);
+        }
         for (i, operand) in outputs.iter().enumerate() {
             let prefix = if outputs.len() > 1 { format!("{}: ", operand.name) } else { String::new() };
             let (first, second) = (&runs[0][i], &runs[1][i]);
             let alternative = flushed.and_then(|f| f.get(i));
-            let judged = |got| compare::compare(&bounds[i], got, &oracle.answers[i], alternative);
+            let judged =
+                |got| compare::compare(&Judge { bound: &bounds[i], own }, got, &oracle.answers[i], alternative, off);
             let mut c = judged(first)?;
             if operand.role == Role::Out {
                 let (count, index) = compare::unwritten((first, POISON[0]), (second, POISON[1]));
-                if count > 0 {
+                if count > 0 && off != Some(Detector::Unwritten) {
+                    fired.push(Detector::Unwritten);
                     let place = at_text(&compare::coordinates(&first.shape, index));
                     complaints.push(format!("{prefix}{count} elements were never written, the first at {place}"));
                 }
@@ -342,19 +359,41 @@ impl<'a> Session<'a> {
                     r.subject.flags.push("nondeterministic".into());
                 }
                 let again = judged(second)?;
-                if again.wrong > c.wrong {
+                if again.wrong > c.wrong && off != Some(Detector::Repeat) {
+                    if c.wrong == 0 {
+                        fired.push(Detector::Repeat);
+                    }
                     c = again;
                 }
             }
             if c.wrong > 0 {
                 complaints.push(format!("{prefix}{}", c.pattern(&first.shape)));
+                fired.extend(&c.fired);
             }
             strict = match (strict, bounds[i].strict()) {
                 (Some(s), Some(limit)) => Some(s && c.wrong == 0 && c.max_scaled < limit),
                 _ => None,
             };
+            if c.beyond > 0 && !r.subject.flags.iter().any(|f| f == own_bound::BEYOND) {
+                r.subject.flags.push(own_bound::BEYOND.into());
+            }
+            if c.compared < c.total {
+                r.subject.flags.push(format!("sampled-{}-of-{}", c.compared, c.total));
+            }
             merge(r, &c);
         }
+        if let Some(whole) = op.whole
+            && off != Some(Detector::Whole)
+            && let Some(why) = whole(case, &oracle.inputs, &runs[0], &bounds)
+        {
+            fired.push(Detector::Whole);
+            // A sample alone could miss what this check found, so it fails whatever bound was asked for.
+            complaints.push(if own.is_some() { format!("by the derived bound: {why}") } else { why });
+            r.wrong = r.wrong.max(1);
+        }
+        fired.sort_unstable();
+        fired.dedup();
+        r.detectors = fired.iter().map(|d| d.name().to_string()).collect();
         r.strict_met = strict;
         if r.undefined > 0 {
             r.subject.flags.push("undefined-in-wgsl".into());
@@ -365,6 +404,7 @@ impl<'a> Session<'a> {
         } else if r.compared == 0 {
             r.subject.reason = "empty output: it ran, there was nothing to compare".into();
         }
+        self.runs = self.cfg.save_failing.is_some().then_some(runs);
         Ok(())
     }
 
@@ -387,32 +427,34 @@ impl<'a> Session<'a> {
 
 /// The bounds of all outputs, or that there is none.
 fn bounds(op: &OpDesc, case: &Case, lang: Lang) -> Result<Vec<Bound>, Stop> {
-    let outputs = op.operands.iter().filter(|o| o.role != Role::In);
-    outputs
-        .map(|o| {
-            let dtype = o.dtype.of(case.dtype);
-            op.tolerance.bound(case, lang, dtype).ok_or_else(|| {
-                Stop(Status::Unsupported, format!("no published limit for {} in {lang:?} with {dtype}", op.name))
-            })
-        })
-        .collect()
+    let none =
+        || Stop(Status::Unsupported, format!("no published limit for {} in {lang:?} with {}", op.name, case.dtype));
+    op.bounds(case, lang).ok_or_else(none)
 }
 
-/// Two calls with outputs poisoned differently; tails checked after each.
-fn twice(runner: &Runner, prepared: &Prepared, inputs: &[HostTensor]) -> Result<[Vec<HostTensor>; 2]> {
+/// Two calls with outputs poisoned differently, and what was written around the operands in either.
+fn twice(
+    runner: &Runner,
+    prepared: &Prepared,
+    inputs: &[HostTensor],
+) -> Result<([Vec<HostTensor>; 2], Option<String>)> {
     let mut lease = runner.lease()?;
+    let mut overrun = None;
     let mut once = |poison: u8| {
         let q = lease.queue()?;
         prepared.poison_with(q, poison)?;
         let out = prepared.call(q, inputs, DEADLINE)?;
-        prepared.check_tails(q)?;
+        match prepared.check_guards(q) {
+            Err(e) if e.code() == Code::ResultWrong => overrun = Some(e.to_string()),
+            other => other?,
+        }
         Ok(out)
     };
     let result = once(POISON[0]).and_then(|first| Ok([first, once(POISON[1])?]));
     if result.is_err() {
         lease.discard();
     }
-    result
+    Ok((result?, overrun))
 }
 
 /// One plain call, for the comparison with the CPU.

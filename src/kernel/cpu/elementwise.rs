@@ -1,11 +1,12 @@
-//! Templates for elementwise ops; an op supplies one expression.
+//! Templates for functions of one number; an op supplies one expression.  Two operands: `broadcast`.
 
 use half::slice::HalfFloatSliceExt;
 
-use crate::base::{DType, Result};
+use crate::base::{Code, DType, Error, Result};
 
 use super::math::Real;
 use super::simd::{Job, Style, Textbook, dispatch};
+use super::whole::Whole;
 use super::{Call, CpuCtx, NativeArgs};
 
 /// A function of one number.
@@ -14,12 +15,12 @@ pub trait Unary: Copy + Send + Sync + 'static {
     fn apply<S: Style, R: Real>(x: R) -> R;
 }
 
-/// A function of two numbers.
-pub trait Binary: Copy + Send + Sync + 'static {
-    /// On floats.
-    fn real<R: Real>(a: R, b: R) -> R;
-    /// On i32, with wrapping arithmetic.
-    fn int(a: i32, b: i32) -> i32;
+/// A function of one integer.
+pub trait UnaryWhole: Copy + Send + Sync + 'static {
+    /// True if signed and unsigned operands of the same bits give the same bits: then one body serves both.
+    const SAME_BITS: bool;
+    /// The expression.
+    fn whole<T: Whole>(x: T) -> T;
 }
 
 struct Map<'a, U, R> {
@@ -116,119 +117,54 @@ where
     Ok(())
 }
 
-struct Zip<'a, B, R> {
-    a: &'a [R],
-    b: &'a [R],
-    y: &'a mut [R],
-    f: std::marker::PhantomData<B>,
+/// y = f(x) for floats and integers. Params: n.
+pub fn unary_number<U: Unary + UnaryWhole>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
+    if call.dtype.is_float() { unary::<U>(ctx, args, call) } else { unary_whole::<U>(ctx, args, call) }
 }
 
-/// Number types of the binary template.
-pub trait Number: bytemuck::Pod + Send + Sync {
-    /// The op's expression for this type.
-    fn apply<B: Binary>(a: Self, b: Self) -> Self;
-}
-impl Number for f32 {
-    #[inline(always)]
-    fn apply<B: Binary>(a: f32, b: f32) -> f32 {
-        B::real(a, b)
-    }
-}
-impl Number for f64 {
-    #[inline(always)]
-    fn apply<B: Binary>(a: f64, b: f64) -> f64 {
-        B::real(a, b)
-    }
-}
-impl Number for i32 {
-    #[inline(always)]
-    fn apply<B: Binary>(a: i32, b: i32) -> i32 {
-        B::int(a, b)
-    }
-}
-
-impl<B: Binary, R: Number> Job for Zip<'_, B, R> {
-    type Out = ();
-    /// Operands of length one are repeated.
-    #[inline(always)]
-    fn run<S: Style>(self) {
-        match (self.a, self.b) {
-            (a, [b]) if a.len() == self.y.len() => {
-                for (y, a) in self.y.iter_mut().zip(a) {
-                    *y = R::apply::<B>(*a, *b);
-                }
-            }
-            ([a], b) => {
-                for (y, b) in self.y.iter_mut().zip(b) {
-                    *y = R::apply::<B>(*a, *b);
-                }
-            }
-            (a, b) => {
-                for ((y, a), b) in self.y.iter_mut().zip(a).zip(b) {
-                    *y = R::apply::<B>(*a, *b);
-                }
-            }
-        }
-    }
-}
-
-/// y = f(a, b) over a four-dimensional index space with strides (0: broadcast).
-/// Params: n, d0..d3, a's strides 0..3, b's strides 0..3. Dtypes f32, f64, i32.
-pub fn binary<B: Binary>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
-    match call.dtype {
-        DType::F32 => binary_typed::<B, f32>(ctx, args, call, false),
-        DType::F64 => binary_typed::<B, f64>(ctx, args, call, false),
-        DType::I32 => binary_typed::<B, i32>(ctx, args, call, false),
-        _ => Err(call.no_dtype()),
-    }
-}
-
-/// The textbook form: one thread, no vector code.
-pub fn binary_naive<B: Binary>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
-    let one = CpuCtx { threads: 1, pool: None, ..*ctx };
-    match call.dtype {
-        DType::F32 => binary_typed::<B, f32>(&one, args, call, true),
-        DType::F64 => binary_typed::<B, f64>(&one, args, call, true),
-        DType::I32 => binary_typed::<B, i32>(&one, args, call, true),
-        _ => Err(call.no_dtype()),
-    }
-}
-
-fn binary_typed<B: Binary, R: Number>(
+/// The same as a textbook would write it: one thread.
+pub fn unary_number_naive<U: Unary + UnaryWhole>(
     ctx: &CpuCtx<'_>,
     args: &mut NativeArgs<'_>,
     call: &Call,
-    textbook: bool,
 ) -> Result<()> {
-    let n = call.size(0);
-    let four = |at: usize| [call.size(at), call.size(at + 1), call.size(at + 2), call.size(at + 3)];
-    let (d, sa, sb) = (four(1), four(5), four(9));
-    let extent = |s: [usize; 4]| if n == 0 { 0 } else { (0..4).map(|i| (d[i] - 1) * s[i]).sum::<usize>() + 1 };
-    let a = args.input::<R>(0, extent(sa))?;
-    let b = args.input::<R>(1, extent(sb))?;
-    let y = args.output::<R>(0, n)?;
-    if n == 0 {
+    let one = CpuCtx { threads: 1, pool: None, ..*ctx };
+    if call.dtype.is_float() { unary_naive::<U>(ctx, args, call) } else { unary_whole::<U>(&one, args, call) }
+}
+
+/// Integers are compiled once, and only the innermost loop for each width: the compiler makes vectors of it with what
+/// every processor has.
+fn unary_whole<U: UnaryWhole>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
+    fn inner<U: UnaryWhole, T: Whole>(x: &[u8], y: &mut [u8]) {
+        let (x, y): (&[T], &mut [T]) = (bytemuck::cast_slice(x), bytemuck::cast_slice_mut(y));
+        for (y, x) in y.iter_mut().zip(x) {
+            *y = U::whole(*x);
+        }
+    }
+    let f: fn(&[u8], &mut [u8]) = match (call.dtype, U::SAME_BITS) {
+        (DType::I8, false) => inner::<U, i8>,
+        (DType::I16, false) => inner::<U, i16>,
+        (DType::I32, false) => inner::<U, i32>,
+        (DType::I64, false) => inner::<U, i64>,
+        (DType::U8 | DType::I8, _) => inner::<U, u8>,
+        (DType::U16 | DType::I16, _) => inner::<U, u16>,
+        (DType::U32 | DType::I32, _) => inner::<U, u32>,
+        (DType::U64 | DType::I64, _) => inner::<U, u64>,
+        _ => return Err(call.no_dtype()),
+    };
+    let (n, size) = (call.size(0), call.dtype.size() as usize);
+    let (x, y) = (args.input::<u8>(0, n * size)?, args.output::<u8>(0, n * size)?);
+    aligned(x, size)?;
+    aligned(y, size)?;
+    let chunk = CpuCtx::chunk(n, ctx.parts_for_bytes(2 * n * size), 1024);
+    ctx.split(y, chunk * size, |at, y| f(&x[at..at + y.len()], y));
+    Ok(())
+}
+
+/// Refuses bytes that do not begin where an element may.
+pub(super) fn aligned(bytes: &[u8], size: usize) -> Result<()> {
+    if bytes.is_empty() || (bytes.as_ptr() as usize).is_multiple_of(size) {
         return Ok(());
     }
-    let row = d[3];
-    let parts = ctx.parts_for_bytes(3 * n * size_of::<R>());
-    // Pieces are whole rows, or parts of the only row.
-    let chunk = if n == row { CpuCtx::chunk(n, parts, 1024) } else { CpuCtx::chunk(n, parts, row) };
-    ctx.split(y, chunk, |first, y| {
-        let mut at = first;
-        for piece in y.chunks_mut(row) {
-            let (line, column) = (at / row, at % row);
-            let (i2, i1, i0) = (line % d[2], line / d[2] % d[1], line / d[2] / d[1]);
-            let start = |s: [usize; 4]| i0 * s[0] + i1 * s[1] + i2 * s[2] + column * s[3];
-            let run = |v: &'_ [R], s: [usize; 4]| {
-                let from = start(s);
-                from..if s[3] == 0 { from + 1 } else { (from + piece.len()).min(v.len()) }
-            };
-            let (ra, rb) = (run(a, sa), run(b, sb));
-            at += piece.len();
-            let job = Zip { a: &a[ra], b: &b[rb], y: piece, f: std::marker::PhantomData::<B> };
-            if textbook { job.run::<Textbook>() } else { dispatch(ctx.isa, job) }
-        }
-    });
-    Ok(())
+    Err(Error::new(Code::KernelFailed, format!("a buffer is not aligned for elements of {size} B")))
 }

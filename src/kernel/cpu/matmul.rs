@@ -1,13 +1,16 @@
-//! Matrix product: the `gemm` crate per thread for floats, blocked loops for i32, textbook loops as the weak baseline.
+//! Matrix products, one or many: the `gemm` crate per thread for floats, blocked loops for integers, textbook loops as
+//! the weak baseline.
 
 use half::slice::HalfFloatSliceExt;
 
 use crate::base::{DType, Error, Result};
 
+use super::number::{Element, Number, with_element};
 use super::simd::{GemmElement, Job, Style, View, dispatch, gemm_part};
 use super::{Call, CpuCtx, NativeArgs};
 
-/// Sizes and scalars of one product, read from params m, n, k, transA, transB, alpha, beta.
+/// Sizes and scalars of products that lie one behind the other, read from params m, n, k, transA, transB, alpha, beta
+/// and, for more than one product, their number.
 struct Problem {
     m: usize,
     n: usize,
@@ -16,6 +19,7 @@ struct Problem {
     trans_b: bool,
     alpha: f64,
     beta: f64,
+    batches: usize,
 }
 
 impl Problem {
@@ -28,43 +32,67 @@ impl Problem {
             trans_b: call.size(4) != 0,
             alpha: call.scalar(5),
             beta: call.scalar(6),
+            batches: if call.params.len() > 7 { call.size(7) } else { 1 },
         }
     }
-    fn a<'a, T>(&self, data: &'a [T]) -> View<'a, T> {
+    /// A of one product from those of all.
+    fn a<'a, T>(&self, data: &'a [T], batch: usize) -> View<'a, T> {
         let (row_stride, col_stride) = if self.trans_a { (1, self.m) } else { (self.k, 1) };
-        View { data, row_stride, col_stride }
+        View { data: &data[batch * self.m * self.k..][..self.m * self.k], row_stride, col_stride }
     }
-    fn b<'a, T>(&self, data: &'a [T]) -> View<'a, T> {
+    fn b<'a, T>(&self, data: &'a [T], batch: usize) -> View<'a, T> {
         let (row_stride, col_stride) = if self.trans_b { (1, self.k) } else { (self.n, 1) };
-        View { data, row_stride, col_stride }
+        View { data: &data[batch * self.k * self.n..][..self.k * self.n], row_stride, col_stride }
+    }
+    /// The operands of all products.
+    fn operands<'a, T: bytemuck::Pod, O: bytemuck::Pod>(
+        &self,
+        args: &mut NativeArgs<'a>,
+    ) -> Result<(&'a [T], &'a [T], &'a mut [O])> {
+        let (m, n, k, b) = (self.m, self.n, self.k, self.batches);
+        Ok((args.input(0, b * m * k)?, args.input(1, b * k * n)?, args.output(0, b * m * n)?))
     }
 }
 
 /// C = alpha·op(A)·op(B) + beta·C, row-major; C is not read when beta is 0.
-/// Params: m, n, k, transA, transB (U64), alpha, beta. Dtypes f32, f64, i32, f16 and bf16 (computed in f32).
+/// Params: m, n, k, transA, transB (U64), alpha, beta. Dtypes f32, f64, f16 and bf16 (computed in f32), i32, i8 (C is i32).
 pub fn gemm(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
     let p = Problem::of(call);
     match call.dtype {
+        DType::I8 => {
+            let (a, b, c) = p.operands::<i8, i32>(args)?;
+            let wide = |v: &[i8]| v.iter().map(|v| i32::from(*v)).collect::<Vec<_>>();
+            int_product(ctx, &p, &wide(a), &wide(b), c);
+            Ok(())
+        }
+        DType::I32 => {
+            let (a, b, c) = p.operands::<i32, i32>(args)?;
+            int_product(ctx, &p, a, b, c);
+            Ok(())
+        }
+        _ => bmm(ctx, args, call),
+    }
+}
+
+/// Products of floats that lie one behind the other. Params as [`gemm()`], then their number.
+pub fn bmm(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
+    let p = Problem::of(call);
+    match call.dtype {
         DType::F32 => {
-            let (a, b, c) = (args.input(0, p.m * p.k)?, args.input(1, p.k * p.n)?, args.output(0, p.m * p.n)?);
+            let (a, b, c) = p.operands(args)?;
             product::<f32>(ctx, &p, a, b, c, p.alpha as f32, p.beta as f32)
         }
         DType::F64 => {
-            let (a, b, c) = (args.input(0, p.m * p.k)?, args.input(1, p.k * p.n)?, args.output(0, p.m * p.n)?);
+            let (a, b, c) = p.operands(args)?;
             product::<f64>(ctx, &p, a, b, c, p.alpha, p.beta)
         }
         DType::F16 => half_product::<half::f16>(ctx, args, &p),
         DType::BF16 => half_product::<half::bf16>(ctx, args, &p),
-        DType::I32 => {
-            let (a, b, c) = (args.input(0, p.m * p.k)?, args.input(1, p.k * p.n)?, args.output(0, p.m * p.n)?);
-            int_product(ctx, &p, a, b, c);
-            Ok(())
-        }
         _ => Err(call.no_dtype()),
     }
 }
 
-/// Runs the product in pieces of whole rows of C, one per thread.
+/// Runs the products in pieces of whole rows of C, one per thread; a piece may begin and end within a matrix.
 fn product<T: GemmElement>(
     ctx: &CpuCtx<'_>,
     p: &Problem,
@@ -74,18 +102,28 @@ fn product<T: GemmElement>(
     alpha: T,
     beta: T,
 ) -> Result<()> {
-    let flops = 2 * p.m * p.n * p.k.max(1);
+    if c.is_empty() {
+        return Ok(());
+    }
+    let flops = 2 * p.batches * p.m * p.n * p.k.max(1);
     // Below about 4 MFLOP one thread is done before a second one has woken up.
     let parts = if flops < 4_000_000 { 1 } else { ctx.threads };
-    let rows = CpuCtx::chunk(p.m, parts, 16);
+    let rows = CpuCtx::chunk(p.batches * p.m, parts, 16);
     let failed = std::sync::Mutex::new(None::<Error>);
-    let view = p.a(a);
-    ctx.split(c, rows * p.n.max(1), |first, c| {
-        let row = first / p.n.max(1);
-        let from = (row * view.row_stride).min(view.data.len());
-        let part = View { data: &view.data[from..], ..view };
-        if let Err(e) = gemm_part(c.len() / p.n.max(1), p.n, p.k, alpha, part, p.b(b), beta, c) {
-            *failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(e);
+    ctx.split(c, rows * p.n, |first, mut c| {
+        let mut row = first / p.n;
+        while !c.is_empty() {
+            let (batch, inside) = (row / p.m, row % p.m);
+            let count = (p.m - inside).min(c.len() / p.n);
+            let (own, rest) = std::mem::take(&mut c).split_at_mut(count * p.n);
+            let view = p.a(a, batch);
+            let skip = (inside * view.row_stride).min(view.data.len());
+            let part = View { data: &view.data[skip..], ..view };
+            if let Err(e) = gemm_part(count, p.n, p.k, alpha, part, p.b(b, batch), beta, own) {
+                *failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(e);
+            }
+            row += count;
+            c = rest;
         }
     });
     match failed.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner) {
@@ -104,8 +142,7 @@ where
         h.convert_to_f32_slice(&mut v);
         v
     };
-    let (a, b) = (args.input::<H>(0, p.m * p.k)?, args.input::<H>(1, p.k * p.n)?);
-    let c = args.output::<H>(0, p.m * p.n)?;
+    let (a, b, c) = p.operands::<H, H>(args)?;
     let mut acc = if p.beta == 0.0 { vec![0f32; c.len()] } else { wide(c) };
     product::<f32>(ctx, p, &wide(a), &wide(b), &mut acc, p.alpha as f32, p.beta as f32)?;
     c.convert_from_f32_slice(&acc);
@@ -159,72 +196,47 @@ fn int_product(ctx: &CpuCtx<'_>, p: &Problem, a: &[i32], b: &[i32], c: &mut [i32
     };
     let parts = if 2 * p.m * p.n * p.k < 1_000_000 { 1 } else { ctx.threads };
     ctx.split(c, CpuCtx::chunk(p.m, parts, 1) * p.n, |first, c| {
-        dispatch(ctx.isa, IntRows { p, a: p.a(a), b: &rows_of_b, first: first / p.n, c });
+        dispatch(ctx.isa, IntRows { p, a: p.a(a, 0), b: &rows_of_b, first: first / p.n, c });
     });
 }
 
 /// The textbook's three loops over i, j, k on one thread. Params and dtypes as [`gemm()`].
-pub fn gemm_naive(_: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
-    let p = Problem::of(call);
+pub fn gemm_naive(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
     match call.dtype {
-        DType::F32 => naive(args, &p, 0f32, |s, a, b| s + a * b, |s, c| p.alpha as f32 * s + c, |c| p.beta as f32 * c),
-        DType::F64 => naive(args, &p, 0f64, |s, a, b| s + a * b, |s, c| p.alpha * s + c, |c| p.beta * c),
-        DType::I32 => naive(
-            args,
-            &p,
-            0i32,
-            |s, a, b| s.wrapping_add(a.wrapping_mul(b)),
-            |s, c| (p.alpha as i32).wrapping_mul(s).wrapping_add(c),
-            |c| (p.beta as i32).wrapping_mul(c),
-        ),
-        DType::F16 => naive_half::<half::f16>(args, &p),
-        DType::BF16 => naive_half::<half::bf16>(args, &p),
-        _ => Err(call.no_dtype()),
+        DType::I8 => naive::<i8, i32, i32>(args, call, i32::from, |v| v),
+        DType::I32 => naive::<i32, i32, i32>(args, call, |v| v, |v| v),
+        _ => bmm_naive(ctx, args, call),
     }
 }
 
-fn naive<T: bytemuck::Pod>(
+/// The same for floats and many products.
+pub fn bmm_naive(_: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
+    with_element!(floats call.dtype, T => naive::<T, T, <T as Element>::Acc>(args, call, Element::load, Element::store),
+        else Err(call.no_dtype()))
+}
+
+fn naive<T: bytemuck::Pod, O: Element<Acc = A>, A: Number>(
     args: &mut NativeArgs<'_>,
-    p: &Problem,
-    zero: T,
-    step: impl Fn(T, T, T) -> T,
-    finish: impl Fn(T, T) -> T,
-    scaled: impl Fn(T) -> T,
+    call: &Call,
+    load: impl Fn(T) -> A,
+    store: impl Fn(A) -> O,
 ) -> Result<()> {
-    let (a, b) = (p.a(args.input::<T>(0, p.m * p.k)?), p.b(args.input::<T>(1, p.k * p.n)?));
-    let c = args.output::<T>(0, p.m * p.n)?;
-    for i in 0..p.m {
-        for j in 0..p.n {
-            let mut s = zero;
-            for q in 0..p.k {
-                let (x, y) = (a.data[i * a.row_stride + q * a.col_stride], b.data[q * b.row_stride + j * b.col_stride]);
-                s = step(s, x, y);
+    let p = Problem::of(call);
+    let (alpha, beta) = (A::of(call.params[5]), A::of(call.params[6]));
+    let (a, b, c) = p.operands::<T, O>(args)?;
+    for batch in 0..p.batches {
+        let (a, b) = (p.a(a, batch), p.b(b, batch));
+        for i in 0..p.m {
+            for j in 0..p.n {
+                let mut s = A::default();
+                for q in 0..p.k {
+                    let x = load(a.data[i * a.row_stride + q * a.col_stride]);
+                    s = s.add(x.mul(load(b.data[q * b.row_stride + j * b.col_stride])));
+                }
+                let c = &mut c[(batch * p.m + i) * p.n + j];
+                let old = if p.beta == 0.0 { A::default() } else { beta.mul(c.load()) };
+                *c = store(alpha.mul(s).add(old));
             }
-            let c = &mut c[i * p.n + j];
-            *c = finish(s, if p.beta == 0.0 { zero } else { scaled(*c) });
-        }
-    }
-    Ok(())
-}
-
-fn naive_half<H>(args: &mut NativeArgs<'_>, p: &Problem) -> Result<()>
-where
-    H: bytemuck::Pod + Into<f32>,
-    [H]: HalfFloatSliceExt,
-{
-    let (a, b) = (p.a(args.input::<H>(0, p.m * p.k)?), p.b(args.input::<H>(1, p.k * p.n)?));
-    let c = args.output::<H>(0, p.m * p.n)?;
-    for i in 0..p.m {
-        for j in 0..p.n {
-            let mut s = 0f32;
-            for q in 0..p.k {
-                let x: f32 = a.data[i * a.row_stride + q * a.col_stride].into();
-                let y: f32 = b.data[q * b.row_stride + j * b.col_stride].into();
-                s += x * y;
-            }
-            let at = i * p.n + j;
-            let old: f32 = if p.beta == 0.0 { 0.0 } else { p.beta as f32 * c[at].into() };
-            c[at..=at].convert_from_f32_slice(&[p.alpha as f32 * s + old]);
         }
     }
     Ok(())

@@ -3,14 +3,27 @@
 //! A kernel is a [`NativeFn`]: bytes in, bytes out, no allocation of buffers, no global state. Threads belong to the
 //! device that calls it and arrive in [`CpuCtx`].
 
+pub mod activation;
+pub mod bias;
+pub mod broadcast;
+pub mod cast;
+pub mod conv;
 pub mod elementwise;
+pub mod extreme;
+pub mod load;
 pub mod math;
 pub mod matmul;
 pub mod micro;
+pub mod moments;
 pub mod movement;
 pub mod norm;
+pub mod number;
+pub mod pool;
 pub mod reduce;
 pub mod simd;
+pub mod stream;
+pub mod vector;
+pub mod whole;
 
 use bytemuck::Pod;
 

@@ -7,23 +7,60 @@ use super::{Call, CpuCtx, NativeArgs};
 /// Edge of a block: 32 rows of 32 f64 fit the first-level cache twice.
 const BLOCK: usize = 32;
 
-/// y[n, m] = x[m, n] transposed. Params: m, n. Any dtype of 4 or 8 bytes.
+/// y[n, m] = x[m, n] transposed. Params: m, n. Any dtype: only its size matters.
 pub fn transpose(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
-    match call.dtype.size() {
-        4 => typed::<u32>(ctx, args, call, BLOCK),
-        8 => typed::<u64>(ctx, args, call, BLOCK),
-        _ => Err(call.no_dtype()),
-    }
+    blocks(ctx, args, call, BLOCK)
 }
 
 /// Element by element on one thread.
 pub fn transpose_naive(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
-    let one = CpuCtx { threads: 1, pool: None, ..*ctx };
+    blocks(&CpuCtx { threads: 1, pool: None, ..*ctx }, args, call, usize::MAX)
+}
+
+fn blocks(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call, block: usize) -> Result<()> {
     match call.dtype.size() {
-        4 => typed::<u32>(&one, args, call, usize::MAX),
-        8 => typed::<u64>(&one, args, call, usize::MAX),
-        _ => Err(call.no_dtype()),
+        1 => typed::<u8>(ctx, args, call, block),
+        2 => typed::<u16>(ctx, args, call, block),
+        4 => typed::<u32>(ctx, args, call, block),
+        _ => typed::<u64>(ctx, args, call, block),
     }
+}
+
+/// x[n, n] becomes its own transpose. Params: n, n. Any dtype.
+///
+/// One thread: two blocks that mirror each other lie in different rows, so no split by rows is free of sharing.
+pub fn transpose_inplace(_: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
+    swaps(args, call, BLOCK)
+}
+
+/// Element by element.
+pub fn transpose_inplace_naive(_: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
+    swaps(args, call, usize::MAX)
+}
+
+fn swaps(args: &mut NativeArgs<'_>, call: &Call, block: usize) -> Result<()> {
+    match call.dtype.size() {
+        1 => typed_swaps::<u8>(args, call, block),
+        2 => typed_swaps::<u16>(args, call, block),
+        4 => typed_swaps::<u32>(args, call, block),
+        _ => typed_swaps::<u64>(args, call, block),
+    }
+}
+
+fn typed_swaps<T: bytemuck::Pod>(args: &mut NativeArgs<'_>, call: &Call, block: usize) -> Result<()> {
+    let n = call.size(0);
+    let x = args.output::<T>(0, n * n)?;
+    let block = block.min(n.max(1));
+    for ib in (0..n).step_by(block) {
+        for jb in (ib..n).step_by(block) {
+            for i in ib..(ib + block).min(n) {
+                for j in jb.max(i + 1)..(jb + block).min(n) {
+                    x.swap(i * n + j, j * n + i);
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 fn typed<T: bytemuck::Pod + Send + Sync>(

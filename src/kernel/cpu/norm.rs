@@ -1,8 +1,10 @@
-//! Row-wise softmax.
+//! Softmax over the middle axis of [m, n, inner].
 
-use crate::base::{DType, Result};
+use crate::base::Result;
 
+use super::load::{BLOCK, Store, View};
 use super::math::Real;
+use super::number::with_element;
 use super::simd::{Job, Style, Textbook, dispatch};
 use super::{Call, CpuCtx, NativeArgs};
 
@@ -15,81 +17,165 @@ fn is_nan<R: Real>(x: R) -> bool {
     x != x
 }
 
-struct Rows<'a, R> {
-    x: &'a [R],
-    y: &'a mut [R],
-    n: usize,
+/// The larger; NaN if one is NaN.
+#[inline(always)]
+fn larger<R: Real>(a: R, b: R) -> R {
+    // NaN stays once there; a NaN in b fails the comparison and is taken.
+    if a >= b || is_nan(a) { a } else { b }
 }
 
-impl<R: Real> Job for Rows<'_, R> {
+/// One row, `inner` being 1.
+struct Row<'a, R> {
+    x: &'a [R],
+    y: &'a mut [R],
+}
+
+impl<R: Real> Job for Row<'_, R> {
     type Out = ();
-    /// Per row: the maximum, exp(x - maximum) with its sum, and the division. NaN anywhere makes the row NaN.
+    /// The maximum, exp(x - maximum) with its sum, and the division. NaN anywhere makes the row NaN.
     #[inline(always)]
     fn run<S: Style>(self) {
-        for (x, y) in self.x.chunks(self.n).zip(self.y.chunks_mut(self.n)) {
-            let mut top = [x[0]; LANES];
-            for block in x.chunks(LANES) {
-                for (t, v) in top.iter_mut().zip(block) {
-                    // NaN stays once there; a NaN in v fails the comparison and is taken.
-                    *t = if *t >= *v || is_nan(*t) { *t } else { *v };
+        let mut top = [self.x[0]; LANES];
+        for block in self.x.chunks(LANES) {
+            for (t, v) in top.iter_mut().zip(block) {
+                *t = larger(*t, *v);
+            }
+        }
+        let top = top.iter().fold(top[0], |a, b| larger(a, *b));
+        let mut sums = [<R as Real>::of(0.0); LANES];
+        for (x, y) in self.x.chunks(LANES).zip(self.y.chunks_mut(LANES)) {
+            for ((x, y), s) in x.iter().zip(y).zip(&mut sums) {
+                let e = (*x - top).exp::<S>();
+                *y = e;
+                *s = *s + e;
+            }
+        }
+        let mut width = LANES;
+        while width > 1 {
+            width /= 2;
+            for i in 0..width {
+                sums[i] = sums[i] + sums[i + width];
+            }
+        }
+        for y in self.y.iter_mut() {
+            *y = *y / sums[0];
+        }
+    }
+}
+
+/// Columns side by side: raises tops, adds to sums, or writes results, for one row of them.
+enum Step<'a, R> {
+    Top { x: &'a [R], top: &'a mut [R] },
+    Sum { x: &'a [R], top: &'a [R], sum: &'a mut [R] },
+    Write { x: &'a [R], top: &'a [R], sum: &'a [R], y: &'a mut [R] },
+}
+
+impl<R: Real> Job for Step<'_, R> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Style>(self) {
+        match self {
+            Step::Top { x, top } => {
+                for (t, v) in top.iter_mut().zip(x) {
+                    *t = larger(*t, *v);
                 }
             }
-            let top = top.iter().fold(top[0], |a, b| if a >= *b || is_nan(a) { a } else { *b });
-            let mut sums = [R::of(0.0); LANES];
-            for (x, y) in x.chunks(LANES).zip(y.chunks_mut(LANES)) {
-                for ((x, y), s) in x.iter().zip(y).zip(&mut sums) {
-                    let e = (*x - top).exp::<S>();
-                    *y = e;
-                    *s = *s + e;
+            Step::Sum { x, top, sum } => {
+                for ((s, t), v) in sum.iter_mut().zip(top).zip(x) {
+                    *s = *s + (*v - *t).exp::<S>();
                 }
             }
-            let mut width = LANES;
-            while width > 1 {
-                width /= 2;
-                for i in 0..width {
-                    sums[i] = sums[i] + sums[i + width];
+            Step::Write { x, top, sum, y } => {
+                for (((y, s), t), v) in y.iter_mut().zip(sum).zip(top).zip(x) {
+                    *y = (*v - *t).exp::<S>() / *s;
                 }
-            }
-            for y in y.iter_mut() {
-                *y = *y / sums[0];
             }
         }
     }
 }
 
-/// y[i, :] = exp(x[i, :] - max) / sum(exp(x[i, :] - max)). Params: m rows, n columns. Dtypes f32, f64.
+fn run<R: Real, J: Job<Out = ()>>(ctx: &CpuCtx<'_>, naive: bool, job: J, _: R) {
+    if naive { job.run::<Textbook>() } else { dispatch(ctx.isa, job) }
+}
+
+/// y = exp(x - max) / sum of the same over the middle axis. Params: m, n, inner. The floats.
 pub fn softmax(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
-    let isa = ctx.isa;
-    match call.dtype {
-        DType::F32 => rows::<f32>(ctx, args, call, |job| dispatch(isa, job)),
-        DType::F64 => rows::<f64>(ctx, args, call, |job| dispatch(isa, job)),
-        _ => Err(call.no_dtype()),
-    }
+    with_element!(floats call.dtype, T => typed::<T>(ctx, args, call, false), else Err(call.no_dtype()))
 }
 
 /// One thread, scalar library functions.
 pub fn softmax_naive(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
     let one = CpuCtx { threads: 1, pool: None, ..*ctx };
-    match call.dtype {
-        DType::F32 => rows::<f32>(&one, args, call, |job| job.run::<Textbook>()),
-        DType::F64 => rows::<f64>(&one, args, call, |job| job.run::<Textbook>()),
-        _ => Err(call.no_dtype()),
+    with_element!(floats call.dtype, T => typed::<T>(&one, args, call, true), else Err(call.no_dtype()))
+}
+
+fn typed<T: Store<Of: Real>>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call, naive: bool) -> Result<()> {
+    let (m, n, inner) = (call.size(0), call.size(1), call.size(2));
+    let x = View::<T::Of>::of(args, call, 0, m * n * inner)?;
+    let y = args.output::<T>(0, m * n * inner)?;
+    if y.is_empty() {
+        return Ok(());
+    }
+    let parts = ctx.parts_for_bytes(4 * size_of_val(y));
+    if inner == 1 {
+        ctx.split(y, CpuCtx::chunk(m, parts, 1) * n, |first, y| rows(ctx, &x, first, n, y, naive));
+    } else {
+        columns(ctx, &x, [m, n, inner], y, naive);
+    }
+    Ok(())
+}
+
+fn rows<T: Store<Of: Real>>(ctx: &CpuCtx<'_>, x: &View<'_, T::Of>, first: usize, n: usize, y: &mut [T], naive: bool) {
+    let zero = <T::Of as Real>::of(0.0);
+    let (mut wide, mut done) = (vec![zero; n], vec![zero; n]);
+    for (i, y) in y.chunks_mut(n).enumerate() {
+        let x = x.block(first + i * n, n, &mut wide);
+        run(ctx, naive, Row { x, y: &mut done }, zero);
+        T::put(&done, y);
     }
 }
 
-fn rows<R: Real>(
-    ctx: &CpuCtx<'_>,
-    args: &mut NativeArgs<'_>,
-    call: &Call,
-    run: impl Fn(Rows<'_, R>) + Sync,
-) -> Result<()> {
-    let (m, n) = (call.size(0), call.size(1));
-    let x = args.input::<R>(0, m * n)?;
-    let y = args.output::<R>(0, m * n)?;
-    if m * n == 0 {
-        return Ok(());
-    }
-    let parts = ctx.parts_for_bytes(4 * m * n * size_of::<R>());
-    ctx.split(y, CpuCtx::chunk(m, parts, 1) * n, |first, y| run(Rows { x: &x[first..first + y.len()], y, n }));
-    Ok(())
+/// Maxima and sums of all columns, then the results row by row.
+fn columns<T: Store<Of: Real>>(ctx: &CpuCtx<'_>, x: &View<'_, T::Of>, sizes: [usize; 3], y: &mut [T], naive: bool) {
+    let [m, n, inner] = sizes;
+    let zero = <T::Of as Real>::of(0.0);
+    let parts = ctx.parts_for_bytes(4 * size_of_val(y));
+    let mut pairs = vec![[zero; 2]; m * inner];
+    ctx.split(&mut pairs, CpuCtx::chunk(m * inner, parts, 64), |first, pairs| {
+        let (mut wide, mut tops, mut sums) = ([zero; BLOCK], [zero; BLOCK], [zero; BLOCK]);
+        let mut at = 0;
+        while at < pairs.len() {
+            let (o, c) = ((first + at) / inner, (first + at) % inner);
+            let width = (inner - c).min(pairs.len() - at).min(BLOCK);
+            let start = o * n * inner + c;
+            let (top, sum) = (&mut tops[..width], &mut sums[..width]);
+            top.copy_from_slice(x.block(start, width, &mut wide));
+            sum.fill(zero);
+            for j in 1..n {
+                run(ctx, naive, Step::Top { x: x.block(start + j * inner, width, &mut wide), top }, zero);
+            }
+            for j in 0..n {
+                run(ctx, naive, Step::Sum { x: x.block(start + j * inner, width, &mut wide), top, sum }, zero);
+            }
+            for ((pair, t), s) in pairs[at..].iter_mut().zip(top.iter()).zip(sum.iter()) {
+                *pair = [*t, *s];
+            }
+            at += width;
+        }
+    });
+    let (tops, sums): (Vec<_>, Vec<_>) = pairs.iter().map(|[t, s]| (*t, *s)).unzip();
+    ctx.split(y, CpuCtx::chunk(m * n * inner, parts, inner), |first, y| {
+        let (mut wide, mut done) = ([zero; BLOCK], [zero; BLOCK]);
+        for (i, y) in y.chunks_mut(inner).enumerate() {
+            let row = first / inner + i;
+            for (k, y) in y.chunks_mut(BLOCK).enumerate() {
+                let column = row / n * inner + k * BLOCK;
+                let range = column..column + y.len();
+                let x = x.block(row * inner + k * BLOCK, y.len(), &mut wide);
+                let done = &mut done[..y.len()];
+                run(ctx, naive, Step::Write { x, top: &tops[range.clone()], sum: &sums[range], y: done }, zero);
+                T::put(done, y);
+            }
+        }
+    });
 }

@@ -1,155 +1,246 @@
-//! Sums along one axis of [outer, n, inner].
+//! Sums, means, dot products and norms.
 
 use crate::base::{DType, Result};
+use crate::kernel::plan_reduce::{Block, Pass, passes};
 
-use super::simd::{Job, Style, dispatch};
+use super::load::{Acc, AddRows, BLOCK, LANES, Products, Total, View};
+use super::simd::dispatch;
 use super::{Call, CpuCtx, NativeArgs};
 
-/// Numbers that can be summed, and the type of the sum.
-pub trait Summand: bytemuck::Pod + Send + Sync {
-    /// f32 for f32, f64 for f64, i64 for i32 (our rule for integer sums).
-    type Sum: bytemuck::Pod + Send + Sync + Default;
-    /// acc + x.
-    fn add(acc: Self::Sum, x: Self) -> Self::Sum;
-    /// a + b.
-    fn merge(a: Self::Sum, b: Self::Sum) -> Self::Sum;
+/// The index space in a call's params: extent and mark of each block.
+pub(super) fn blocks(call: &Call) -> Vec<Block> {
+    call.params.chunks_exact(2).map(|p| (p[0].u64(), p[1].u64() != 0)).collect()
 }
 
-macro_rules! summand {
-    ($t:ty => $s:ty, |$a:ident, $x:ident| $add:expr, $merge:expr) => {
-        impl Summand for $t {
-            type Sum = $s;
-            #[inline(always)]
-            fn add($a: $s, $x: $t) -> $s {
-                $add
-            }
-            #[inline(always)]
-            fn merge(a: $s, b: $s) -> $s {
-                let merge: fn($s, $s) -> $s = $merge;
-                merge(a, b)
-            }
-        }
-    };
-}
-summand!(f32 => f32, |a, x| a + x, |a, b| a + b);
-summand!(f64 => f64, |a, x| a + x, |a, b| a + b);
-summand!(i32 => i64, |a, x| a.wrapping_add(i64::from(x)), |a, b| a.wrapping_add(b));
-
-/// Independent accumulators; enough to hide the latency of additions at any vector width.
-pub const LANES: usize = 64;
-
-struct Total<'a, T>(&'a [T]);
-
-impl<T: Summand> Job for Total<'_, T> {
-    type Out = T::Sum;
-    #[inline(always)]
-    fn run<S: Style>(self) -> T::Sum {
-        if S::TEXTBOOK {
-            return self.0.iter().fold(T::Sum::default(), |acc, x| T::add(acc, *x));
-        }
-        let mut acc = [T::Sum::default(); LANES];
-        let mut blocks = self.0.chunks_exact(LANES);
-        for block in &mut blocks {
-            for (a, x) in acc.iter_mut().zip(block) {
-                *a = T::add(*a, *x);
-            }
-        }
-        for (a, x) in acc.iter_mut().zip(blocks.remainder()) {
-            *a = T::add(*a, *x);
-        }
-        let mut width = LANES;
-        while width > 1 {
-            width /= 2;
-            for i in 0..width {
-                acc[i] = T::merge(acc[i], acc[i + width]);
-            }
-        }
-        acc[0]
-    }
+/// Products of the extents of the reduced and of the kept blocks.
+pub(super) fn counts(blocks: &[Block]) -> (usize, usize) {
+    let product = |mark: bool| blocks.iter().filter(|b| b.1 == mark).map(|b| b.0 as usize).product();
+    (product(true), product(false))
 }
 
-/// Adds rows of x onto y, element by element.
-struct AddRows<'a, T: Summand> {
-    x: &'a [T],
-    stride: usize,
-    y: &'a mut [T::Sum],
-}
-
-impl<T: Summand> Job for AddRows<'_, T> {
-    type Out = ();
-    #[inline(always)]
-    fn run<S: Style>(self) {
-        let width = self.y.len();
-        for row in self.x.chunks(self.stride) {
-            for (y, x) in self.y.iter_mut().zip(&row[..width.min(row.len())]) {
-                *y = T::add(*y, *x);
+/// Calls `f(result, element)` for every element in row-major order with the flat index of its result.
+pub(super) fn walk(blocks: &[Block], mut f: impl FnMut(usize, usize)) {
+    let total: usize = blocks.iter().map(|b| b.0 as usize).product();
+    let mut index = vec![0u64; blocks.len()];
+    for at in 0..total {
+        let kept = blocks.iter().zip(&index).filter(|(b, _)| !b.1);
+        f(kept.fold(0, |acc, (b, i)| acc * b.0 as usize + *i as usize), at);
+        for d in (0..blocks.len()).rev() {
+            index[d] += 1;
+            if index[d] < blocks[d].0 {
+                break;
             }
+            index[d] = 0;
         }
     }
 }
 
-/// y[outer, inner] = sum over n of x[outer, n, inner]. Params: outer, n, inner. Dtypes f32, f64, i32 (sum in i64).
+/// Sum over the reduced blocks; integers in i64 or u64. Params: `blocks`. All dtypes.
 pub fn sum(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
     match call.dtype {
-        DType::F32 => sum_typed::<f32>(ctx, args, call, false),
-        DType::F64 => sum_typed::<f64>(ctx, args, call, false),
-        DType::I32 => sum_typed::<i32>(ctx, args, call, false),
-        _ => Err(call.no_dtype()),
+        DType::F32 | DType::F16 | DType::BF16 => run::<f32>(ctx, args, call, false, false),
+        DType::F64 => run::<f64>(ctx, args, call, false, false),
+        _ => run::<i64>(ctx, args, call, false, false),
     }
 }
 
-/// One accumulator, one thread, in order.
+/// One accumulator per result, one thread, in order.
 pub fn sum_naive(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
-    let one = CpuCtx { threads: 1, pool: None, ..*ctx };
     match call.dtype {
-        DType::F32 => sum_typed::<f32>(&one, args, call, true),
-        DType::F64 => sum_typed::<f64>(&one, args, call, true),
-        DType::I32 => sum_typed::<i32>(&one, args, call, true),
-        _ => Err(call.no_dtype()),
+        DType::F32 | DType::F16 | DType::BF16 => run::<f32>(ctx, args, call, false, true),
+        DType::F64 => run::<f64>(ctx, args, call, false, true),
+        _ => run::<i64>(ctx, args, call, false, true),
     }
 }
 
-fn sum_typed<T: Summand>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call, textbook: bool) -> Result<()> {
-    let (outer, n, inner) = (call.size(0), call.size(1), call.size(2));
-    let x = args.input::<T>(0, outer * n * inner)?;
-    let y = args.output::<T::Sum>(0, outer * inner)?;
-    if textbook {
-        for (i, y) in y.iter_mut().enumerate() {
-            let start = i / inner * n * inner + i % inner;
-            *y = (0..n).fold(T::Sum::default(), |acc, j| T::add(acc, x[start + j * inner]));
-        }
-        return Ok(());
+/// Sum divided by the number of elements; integers in f64.
+pub fn mean(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
+    match call.dtype {
+        DType::F32 | DType::F16 | DType::BF16 => run::<f32>(ctx, args, call, true, false),
+        _ => run::<f64>(ctx, args, call, true, false),
     }
-    let parts = ctx.parts_for_bytes(size_of_val(x));
+}
+
+/// One accumulator per result, one thread, in order.
+pub fn mean_naive(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
+    match call.dtype {
+        DType::F32 | DType::F16 | DType::BF16 => run::<f32>(ctx, args, call, true, true),
+        _ => run::<f64>(ctx, args, call, true, true),
+    }
+}
+
+fn run<A: Acc>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call, mean: bool, naive: bool) -> Result<()> {
+    let blocks = blocks(call);
+    let (count, results) = counts(&blocks);
+    let x = View::<A>::of(args, call, 0, count * results)?;
+    let mut y = vec![A::default(); results];
+    if naive {
+        walk(&blocks, |result, at| y[result] = y[result].add(x.get(at)));
+    } else {
+        let list = passes(&blocks);
+        let mut between = Vec::new();
+        for (i, p) in list.iter().enumerate() {
+            let mut next =
+                if i + 1 == list.len() { std::mem::take(&mut y) } else { vec![A::default(); p.results() as usize] };
+            let from = if i == 0 { x } else { View::plain(&between) };
+            pass(ctx, &from, *p, &mut next);
+            if i + 1 == list.len() { y = next } else { between = next }
+        }
+    }
+    if mean {
+        let count = A::of_usize(count);
+        for v in &mut y {
+            *v = v.div(count);
+        }
+    }
+    A::narrow(&y, args, 0, call.dtype)
+}
+
+/// Sum of the elements `from .. to`.
+fn total<A: Acc>(ctx: &CpuCtx<'_>, x: &View<'_, A>, from: usize, to: usize) -> A {
+    if let Some(x) = x.direct() {
+        return dispatch(ctx.isa, Total(&x[from..to]));
+    }
+    let mut buffer = [A::default(); BLOCK];
+    let mut s = A::default();
+    for at in (from..to).step_by(BLOCK) {
+        s = s.add(dispatch(ctx.isa, Total(x.block(at, BLOCK.min(to - at), &mut buffer))));
+    }
+    s
+}
+
+/// Sums over the middle axis of one pass.
+fn pass<A: Acc>(ctx: &CpuCtx<'_>, x: &View<'_, A>, p: Pass, y: &mut [A]) {
+    let (outer, n, inner) = (p.outer as usize, p.n as usize, p.inner as usize);
+    let parts = ctx.parts_for_bytes(outer * n * inner * size_of::<A>());
     if inner == 1 && outer == 1 {
         // One long row: each thread sums a piece, the pieces are merged in order.
         let piece = CpuCtx::chunk(n, parts, LANES).max(1);
-        let mut partial = vec![T::Sum::default(); n.div_ceil(piece)];
-        ctx.split(&mut partial, 1, |i, out| out[0] = dispatch(ctx.isa, Total(&x[i * piece..n.min((i + 1) * piece)])));
-        y[0] = partial.into_iter().fold(T::Sum::default(), T::merge);
+        let mut partial = vec![A::default(); n.div_ceil(piece)];
+        ctx.split(&mut partial, 1, |i, out| out[0] = total(ctx, x, i * piece, n.min((i + 1) * piece)));
+        y[0] = partial.into_iter().fold(A::default(), A::add);
     } else if inner == 1 {
         ctx.split(y, CpuCtx::chunk(outer, parts, 1), |first, y| {
             for (i, y) in y.iter_mut().enumerate() {
-                *y = dispatch(ctx.isa, Total(&x[(first + i) * n..(first + i + 1) * n]));
+                *y = total(ctx, x, (first + i) * n, (first + i + 1) * n);
             }
         });
     } else {
         // A piece is a run of outputs; within it each outer index contributes one run of columns.
         ctx.split(y, CpuCtx::chunk(outer * inner, parts, LANES), |first, y| {
+            let mut buffer = [A::default(); BLOCK];
             let mut at = first;
             let mut rest = y;
             while !rest.is_empty() {
                 let (o, c) = (at / inner, at % inner);
-                let (run, tail) = rest.split_at_mut((inner - c).min(rest.len()));
-                run.fill(T::Sum::default());
+                let width = (inner - c).min(rest.len());
+                let (run, tail) = rest.split_at_mut(if x.direct().is_some() { width } else { width.min(BLOCK) });
+                run.fill(A::default());
                 at += run.len();
-                if n > 0 {
-                    let x = &x[o * n * inner + c..(o + 1) * n * inner];
-                    dispatch(ctx.isa, AddRows { x, stride: inner, y: run });
+                let start = o * n * inner + c;
+                match x.direct() {
+                    Some(x) if n > 0 => {
+                        dispatch(ctx.isa, AddRows { x: &x[start..(o + 1) * n * inner], stride: inner, y: run });
+                    }
+                    _ => {
+                        for i in 0..n {
+                            let row = x.block(start + i * inner, run.len(), &mut buffer);
+                            dispatch(ctx.isa, AddRows { x: row, stride: inner, y: &mut *run });
+                        }
+                    }
                 }
                 rest = tail;
             }
         });
     }
-    Ok(())
+}
+
+/// y = Σ a·b; integers in i64 or u64. Params: n. All dtypes.
+pub fn dot(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
+    match call.dtype {
+        DType::F32 | DType::F16 | DType::BF16 => dot_typed::<f32>(ctx, args, call, false),
+        DType::F64 => dot_typed::<f64>(ctx, args, call, false),
+        _ => dot_typed::<i64>(ctx, args, call, false),
+    }
+}
+
+/// One accumulator, one thread, in order.
+pub fn dot_naive(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
+    match call.dtype {
+        DType::F32 | DType::F16 | DType::BF16 => dot_typed::<f32>(ctx, args, call, true),
+        DType::F64 => dot_typed::<f64>(ctx, args, call, true),
+        _ => dot_typed::<i64>(ctx, args, call, true),
+    }
+}
+
+fn dot_typed<A: Acc>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call, naive: bool) -> Result<()> {
+    let n = call.size(0);
+    let (a, b) = (View::<A>::of(args, call, 0, n)?, View::<A>::of(args, call, 1, n)?);
+    let s =
+        if naive { (0..n).fold(A::default(), |s, i| s.add(a.get(i).mul(b.get(i)))) } else { products(ctx, &a, &b, n) };
+    A::narrow(&[s], args, 0, call.dtype)
+}
+
+fn products<A: Acc>(ctx: &CpuCtx<'_>, a: &View<'_, A>, b: &View<'_, A>, n: usize) -> A {
+    let parts = ctx.parts_for_bytes(2 * n * size_of::<A>());
+    let piece = CpuCtx::chunk(n, parts, BLOCK).max(1);
+    let mut partial = vec![A::default(); n.div_ceil(piece)];
+    ctx.split(&mut partial, 1, |i, out| {
+        let (mut left, mut right) = ([A::default(); BLOCK], [A::default(); BLOCK]);
+        let to = n.min((i + 1) * piece);
+        for at in (i * piece..to).step_by(BLOCK) {
+            let len = BLOCK.min(to - at);
+            let job = Products(a.block(at, len, &mut left), b.block(at, len, &mut right));
+            out[0] = out[0].add(dispatch(ctx.isa, job));
+        }
+    });
+    partial.into_iter().fold(A::default(), A::add)
+}
+
+/// y = √Σx². Params: n. The floats. All are squared in f64, where squares of the shorter ones neither overflow nor vanish.
+pub fn nrm2(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
+    let n = call.size(0);
+    let x = View::<f64>::of(args, call, 0, n)?;
+    let mut s = products(ctx, &x, &x, n).sqrt();
+    // Beyond these the squares of f64 may have overflowed or lost bits: again with numbers scaled by a power of two.
+    if call.dtype == DType::F64 && n > 0 && !(1e-140..1e140).contains(&s) {
+        let top = (0..n).map(|i| x.get(i).abs()).fold(0.0f64, |a, b| if a >= b || a.is_nan() { a } else { b });
+        if top > 0.0 && top.is_finite() {
+            let (down, up) =
+                if top > 1.0 { (2f64.powi(-700), 2f64.powi(700)) } else { (2f64.powi(700), 2f64.powi(-700)) };
+            let squares = (0..n).map(|i| x.get(i) * down).map(|v| v * v);
+            s = squares.sum::<f64>().sqrt() * up;
+        }
+    }
+    store_norm(s, args, call)
+}
+
+/// Largest and scaled sum of squares in one run (LAPACK's older dnrm2), one thread.
+pub fn nrm2_naive(_: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
+    let n = call.size(0);
+    let x = View::<f64>::of(args, call, 0, n)?;
+    let (mut scale, mut squares) = (0.0f64, 1.0f64);
+    for i in 0..n {
+        let v = x.get(i).abs();
+        if v.is_infinite() || v.is_nan() {
+            // Quotients of infinities would be NaN.
+            let nan = (i..n).any(|j| x.get(j).is_nan());
+            return store_norm(if nan { f64::NAN } else { f64::INFINITY }, args, call);
+        }
+        if v > scale {
+            squares = 1.0 + squares * (scale / v) * (scale / v);
+            scale = v;
+        } else if v > 0.0 {
+            squares += (v / scale) * (v / scale);
+        }
+    }
+    store_norm(scale * squares.sqrt(), args, call)
+}
+
+fn store_norm(s: f64, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
+    if call.dtype == DType::F64 {
+        f64::narrow(&[s], args, 0, DType::F64)
+    } else {
+        f32::narrow(&[s as f32], args, 0, call.dtype)
+    }
 }

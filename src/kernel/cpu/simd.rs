@@ -1,4 +1,4 @@
-//! Instruction sets: one generic body compiled three times, chosen at run time; and the call into the `gemm` crate.
+//! Instruction sets: one generic body compiled three times, chosen at run time; and the call into the `gemm` crates.
 //!
 //! All unsafe code of the CPU kernels is here: entering a function compiled for an instruction set that was detected,
 //! and handing checked pointers to `gemm`.
@@ -131,16 +131,48 @@ pub fn dispatch<J: Job>(isa: Isa, job: J) -> J::Out {
     job.run::<Plain>()
 }
 
-/// Types that the `gemm` crate multiplies.
+/// The routine of the `gemm` crates: m, n, k; dst, its column and row stride, whether it is read; lhs and rhs with their
+/// strides; alpha (of dst) and beta (of the product); conjugations; threads. It prefers columns of dst that lie together.
+pub type GemmRoutine<T> = unsafe fn(
+    usize,
+    usize,
+    usize,
+    *mut T,
+    isize,
+    isize,
+    bool,
+    *const T,
+    isize,
+    isize,
+    *const T,
+    isize,
+    isize,
+    T,
+    T,
+    bool,
+    bool,
+    bool,
+    gemm_common::Parallelism,
+);
+
+/// Types that the `gemm` crates multiply.
 pub trait GemmElement: bytemuck::Pod + PartialEq + Send + Sync {
     /// 0.
     const ZERO: Self;
+    /// The routine for this processor.
+    fn routine() -> GemmRoutine<Self>;
 }
 impl GemmElement for f32 {
     const ZERO: f32 = 0.0;
+    fn routine() -> GemmRoutine<f32> {
+        gemm_f32::gemm::f32::get_gemm_fn()
+    }
 }
 impl GemmElement for f64 {
     const ZERO: f64 = 0.0;
+    fn routine() -> GemmRoutine<f64> {
+        gemm_f64::gemm::f64::get_gemm_fn()
+    }
 }
 
 /// A read-only matrix: element (i, j) at `data[i * row_stride + j * col_stride]`.
@@ -189,27 +221,28 @@ pub fn gemm_part<T: GemmElement>(
     }
     // SAFETY: every element addressed lies in its slice, as checked above; C is borrowed mutably and so overlaps
     // neither A nor B; strides fit isize because the last offsets do.
+    // Transposed, Cᵀ = alpha·Bᵀ·Aᵀ + beta·Cᵀ, so that the routine finds columns that lie together.
     unsafe {
-        gemm::gemm(
-            m,
+        T::routine()(
             n,
+            m,
             k,
             c.as_mut_ptr(),
-            1,
             n as isize,
+            1,
             beta != T::ZERO,
-            a.data.as_ptr(),
-            a.col_stride as isize,
-            a.row_stride as isize,
             b.data.as_ptr(),
-            b.col_stride as isize,
             b.row_stride as isize,
+            b.col_stride as isize,
+            a.data.as_ptr(),
+            a.row_stride as isize,
+            a.col_stride as isize,
             beta,
             alpha,
             false,
             false,
             false,
-            gemm::Parallelism::None,
+            gemm_common::Parallelism::None,
         );
     }
     Ok(())

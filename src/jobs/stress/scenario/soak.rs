@@ -70,7 +70,7 @@ pub(super) fn slice(ctx: &Ctx<'_>, runner: &Runner, golden: &Golden, lane: usize
                 break;
             }
         }
-        if let Err(e) = prepared.check_tails(q) {
+        if let Err(e) = prepared.check_guards(q) {
             if e.code() != crate::base::Code::ResultWrong {
                 return Err(e);
             }

@@ -2,6 +2,6 @@ fn words(n: u32) -> u32 {
     return n;
 }
 
-fn map(v: f64) -> f64 {
+fn map(v: {{ACC}}) -> {{ACC}} {
     return apply(v);
 }

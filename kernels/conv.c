@@ -1,0 +1,113 @@
+/* Convolutions of images, directly: a sum per result. INDEX is u32 where every index fits, else u64; unsigned, so that a
+   coordinate left of or above the image wraps to a large number. CS, YS, XS are the distances of channels, rows and
+   columns in a tensor of nc channels, nh rows and nw columns: the layout. Filters lie like images. */
+
+#define SIZES                                                                                                          \
+    u64 n_, u64 c_, u64 h_, u64 w_, u64 co_, u64 kh_, u64 kw_, u64 ho_, u64 wo_, u64 sh_, u64 sw_, u64 pt_, u64 pl_,   \
+        u64 dh_, u64 dw_, u64 group_
+#define NARROW                                                                                                         \
+    INDEX n = (INDEX)n_, c = (INDEX)c_, h = (INDEX)h_, w = (INDEX)w_, co = (INDEX)co_, kh = (INDEX)kh_,                \
+          kw = (INDEX)kw_, ho = (INDEX)ho_, wo = (INDEX)wo_, sh = (INDEX)sh_, sw = (INDEX)sw_, pt = (INDEX)pt_,        \
+          pl = (INDEX)pl_, dh = (INDEX)dh_, dw = (INDEX)dw_, cg = (INDEX)(c_ / group_), og = (INDEX)(co_ / group_)
+
+/* y: one work-item per element. The padding is zeros that are multiplied like other numbers. */
+KERNEL_WG(conv2d, GROUP, 1, 1)(GLOBAL const T *RESTRICT x, GLOBAL const T *RESTRICT f, GLOBAL T *RESTRICT y, SIZES) {
+    NARROW;
+    u64 item = FLAT_GRP() * GROUP + LID(0);
+    if (item < n_ * co_ * ho_ * wo_) {
+        INDEX i = (INDEX)item;
+        INDEX filter = i / CS(co, ho, wo) % co;
+        INDEX y0 = i / YS(co, ho, wo) % ho * sh - pt;
+        INDEX x0 = i / XS(co, ho, wo) % wo * sw - pl;
+        INDEX image = i / (co * ho * wo) * (c * h * w) + filter / og * cg * CS(c, h, w);
+        INDEX weights = filter * (cg * kh * kw);
+        ACC s = (ACC)0;
+        for (INDEX j = 0; j < cg; j++) {
+            for (INDEX ky = 0; ky < kh; ky++) {
+                INDEX row = y0 + ky * dh;
+                for (INDEX kx = 0; kx < kw; kx++) {
+                    INDEX column = x0 + kx * dw;
+                    ACC v = (ACC)0;
+                    if (row < h && column < w) {
+                        v = LOAD(x, image + j * CS(c, h, w) + row * YS(c, h, w) + column * XS(c, h, w));
+                    }
+                    s += v * LOAD(f, weights + j * CS(cg, kh, kw) + ky * YS(cg, kh, kw) + kx * XS(cg, kh, kw));
+                }
+            }
+        }
+        STORE(y, i, s);
+    }
+}
+
+/* dx: one work-item per element gathers from the results that it took part in. */
+KERNEL_WG(conv2d_bwd_data, GROUP, 1, 1)
+(GLOBAL const T *RESTRICT g, GLOBAL const T *RESTRICT f, GLOBAL T *RESTRICT dx, SIZES) {
+    NARROW;
+    u64 item = FLAT_GRP() * GROUP + LID(0);
+    if (item < n_ * c_ * h_ * w_) {
+        INDEX i = (INDEX)item;
+        INDEX channel = i / CS(c, h, w) % c;
+        INDEX row = i / YS(c, h, w) % h + pt;
+        INDEX column = i / XS(c, h, w) % w + pl;
+        INDEX first = channel / cg * og;
+        INDEX image = i / (c * h * w) * (co * ho * wo) + first * CS(co, ho, wo);
+        INDEX weights = first * (cg * kh * kw) + channel % cg * CS(cg, kh, kw);
+        ACC s = (ACC)0;
+        for (INDEX ky = 0; ky < kh; ky++) {
+            INDEX y0 = row - ky * dh;
+            for (INDEX kx = 0; kx < kw; kx++) {
+                INDEX x0 = column - kx * dw;
+                if (row >= ky * dh && column >= kx * dw && y0 % sh == 0 && x0 % sw == 0 && y0 / sh < ho &&
+                    x0 / sw < wo) {
+                    INDEX from = image + y0 / sh * YS(co, ho, wo) + x0 / sw * XS(co, ho, wo);
+                    INDEX with = weights + ky * YS(cg, kh, kw) + kx * XS(cg, kh, kw);
+                    for (INDEX j = 0; j < og; j++) {
+                        s += LOAD(g, from + j * CS(co, ho, wo)) * LOAD(f, with + j * (cg * kh * kw));
+                    }
+                }
+            }
+        }
+        STORE(dx, i, s);
+    }
+}
+
+/* df: a group per element, for there are few elements and many terms. GROUP is a power of two. */
+KERNEL_WG(conv2d_bwd_weight, GROUP, 1, 1)
+(GLOBAL const T *RESTRICT g, GLOBAL const T *RESTRICT x, GLOBAL T *RESTRICT df, SIZES) {
+    SHARED ACC tree[GROUP];
+    NARROW;
+    u32 lid = LID(0);
+    u64 item = FLAT_GRP();
+    int live = item < co_ * (c_ / group_) * kh_ * kw_;
+    INDEX i = live ? (INDEX)item : 0;
+    INDEX filter = i / (cg * kh * kw);
+    INDEX channel = filter / og * cg + i / CS(cg, kh, kw) % cg;
+    INDEX y0 = i / YS(cg, kh, kw) % kh * dh - pt;
+    INDEX x0 = i / XS(cg, kh, kw) % kw * dw - pl;
+    INDEX pixels = ho * wo;
+    INDEX terms = live ? n * pixels : 0;
+    ACC s = (ACC)0;
+    for (INDEX t = lid; t < terms; t += GROUP) {
+        INDEX image = t / pixels;
+        INDEX oy = (t - image * pixels) / wo;
+        INDEX ox = (t - image * pixels) - oy * wo;
+        INDEX row = y0 + oy * sh;
+        INDEX column = x0 + ox * sw;
+        ACC v = (ACC)0;
+        if (row < h && column < w) {
+            v = LOAD(x, image * (c * h * w) + channel * CS(c, h, w) + row * YS(c, h, w) + column * XS(c, h, w));
+        }
+        s += v * LOAD(g, image * (co * pixels) + filter * CS(co, ho, wo) + oy * YS(co, ho, wo) + ox * XS(co, ho, wo));
+    }
+    tree[lid] = s;
+    BARRIER();
+    for (u32 half_width = GROUP / 2; half_width > 0; half_width /= 2) {
+        if (lid < half_width) {
+            tree[lid] += tree[lid + half_width];
+        }
+        BARRIER();
+    }
+    if (lid == 0 && live) {
+        STORE(df, i, tree[0]);
+    }
+}

@@ -1,0 +1,144 @@
+/* Largest elements along the middle axis of [outer, n, inner], and their places. T is the unsigned integer of the
+   element's width, K that of the comparisons: bits become keys of the same order (key), so NaN, zeros and subnormals are
+   compared exactly, and a minimum is the maximum of inverted keys. FIRST: x holds bits, else keys; LAST: y gets bits,
+   else keys. An axis longer than `segment` is cut into `parts`, which another launch joins. */
+
+FUNCTION K key(K b) {
+    if (ONE_ZERO && (b & MAGNITUDE) == 0) {
+        b = 0;
+    }
+    K flipped = (b & SIGN) != 0 ? (K)(MASK | LIFT) : (K)LIFT;
+    return (b & MAGNITUDE) > INFINITE ? (K)ALL : (b ^ flipped ^ FLIP) & ALL;
+}
+
+FUNCTION K bits(K k) {
+    K u = k ^ FLIP;
+    return (u ^ ((u & SIGN) != 0 ? (K)LIFT : (K)(MASK | LIFT))) & ALL;
+}
+
+FUNCTION K enter(T v) { return FIRST ? key((K)v) : (K)v; }
+FUNCTION T leave(K k) { return (T)(LAST ? bits(k) : k); }
+
+/* inner = 1: group (row, part) stores y[row, part]. */
+KERNEL_WG(extreme_rows, GROUP, 1, 1)
+(GLOBAL const T *RESTRICT x, GLOBAL T *RESTRICT y, u64 outer, u64 n, u64 segment, u64 parts) {
+    SHARED K tree[GROUP];
+    u32 lid = LID(0);
+    u64 flat = FLAT_GRP();
+    u64 row = flat / parts;
+    u64 begin = (flat - row * parts) * segment;
+    u64 length = row < outer ? (n - begin < segment ? n - begin : segment) : 0;
+    u64 base = row * n + begin;
+    /* No key is below 0, so idle work-items change nothing. */
+    K best = 0;
+    for (u64 i = lid; i < length; i += GROUP) {
+        K k = enter(x[base + i]);
+        best = k > best ? k : best;
+    }
+    tree[lid] = best;
+    BARRIER();
+    for (u32 w = GROUP / 2; w > 0; w /= 2) {
+        if (lid < w && tree[lid + w] > tree[lid]) {
+            tree[lid] = tree[lid + w];
+        }
+        BARRIER();
+    }
+    if (lid == 0 && row < outer) {
+        y[flat] = leave(tree[0]);
+    }
+}
+
+/* One work-item per (outer, part, inner) stores y[outer, part, inner]. */
+KERNEL_WG(extreme_columns, GROUP, 1, 1)
+(GLOBAL const T *RESTRICT x, GLOBAL T *RESTRICT y, u64 outer, u64 n, u64 inner, u64 segment, u64 parts) {
+    u64 item = FLAT_GRP() * GROUP + LID(0);
+    if (item < outer * parts * inner) {
+        u64 rest = item / inner;
+        u64 column = item - rest * inner;
+        u64 row = rest / parts;
+        u64 begin = (rest - row * parts) * segment;
+        u64 end = n - begin < segment ? n : begin + segment;
+        K best = 0;
+        for (u64 i = begin; i < end; i++) {
+            K k = enter(x[(row * n + i) * inner + column]);
+            best = k > best ? k : best;
+        }
+        y[item] = leave(best);
+    }
+}
+
+/* Place of an element: its index along the axis where FIRST, else index * behind + the place that an earlier launch
+   found within the element. */
+FUNCTION u32 place_of(GLOBAL const u32 *from, u64 at, u64 index, u64 behind) {
+    return FIRST ? (u32)index : (u32)(index * behind) + from[at];
+}
+
+/* As extreme_rows, with the first place of the largest key: keys[row, part] and places[row, part]. Where FIRST, `from`
+   is not read. */
+KERNEL_WG(place_rows, GROUP, 1, 1)
+(GLOBAL const T *RESTRICT x, GLOBAL const u32 *RESTRICT from, GLOBAL T *RESTRICT keys, GLOBAL u32 *RESTRICT places,
+ u64 outer, u64 n, u64 segment, u64 parts, u64 behind) {
+    SHARED K tree[GROUP];
+    SHARED u32 found[GROUP];
+    u32 lid = LID(0);
+    u64 flat = FLAT_GRP();
+    u64 row = flat / parts;
+    u64 begin = (flat - row * parts) * segment;
+    u64 length = row < outer ? (n - begin < segment ? n - begin : segment) : 0;
+    u64 base = row * n;
+    K best = 0;
+    u32 place = 0xFFFFFFFFu;
+    for (u64 i = begin + lid; i < begin + length; i += GROUP) {
+        K k = enter(x[base + i]);
+        u32 at = place_of(from, base + i, i, behind);
+        if (k > best || (k == best && at < place)) {
+            best = k;
+            place = at;
+        }
+    }
+    tree[lid] = best;
+    found[lid] = place;
+    BARRIER();
+    for (u32 w = GROUP / 2; w > 0; w /= 2) {
+        if (lid < w) {
+            K k = tree[lid + w];
+            u32 at = found[lid + w];
+            if (k > tree[lid] || (k == tree[lid] && at < found[lid])) {
+                tree[lid] = k;
+                found[lid] = at;
+            }
+        }
+        BARRIER();
+    }
+    if (lid == 0 && row < outer) {
+        keys[flat] = leave(tree[0]);
+        places[flat] = found[0];
+    }
+}
+
+/* As extreme_columns, with places. */
+KERNEL_WG(place_columns, GROUP, 1, 1)
+(GLOBAL const T *RESTRICT x, GLOBAL const u32 *RESTRICT from, GLOBAL T *RESTRICT keys, GLOBAL u32 *RESTRICT places,
+ u64 outer, u64 n, u64 inner, u64 segment, u64 parts, u64 behind) {
+    u64 item = FLAT_GRP() * GROUP + LID(0);
+    if (item < outer * parts * inner) {
+        u64 rest = item / inner;
+        u64 column = item - rest * inner;
+        u64 row = rest / parts;
+        u64 begin = (rest - row * parts) * segment;
+        u64 end = n - begin < segment ? n : begin + segment;
+        K best = 0;
+        u32 place = 0xFFFFFFFFu;
+        for (u64 i = begin; i < end; i++) {
+            u64 index = (row * n + i) * inner + column;
+            K k = enter(x[index]);
+            u32 at = place_of(from, index, i, behind);
+            if (k > best || (k == best && at < place)) {
+                best = k;
+                place = at;
+            }
+        }
+        keys[item] = leave(best);
+        places[item] = place;
+    }
+}

@@ -1,0 +1,59 @@
+/* Ops that stream their operands once. ITEMS elements per work-item, a group's width apart, so that neighbours read
+   neighbours. */
+
+/* y[i] += alpha * x[i] for i < n. */
+KERNEL_WG(axpy, GROUP, 1, 1)(GLOBAL const T *RESTRICT x, GLOBAL T *RESTRICT y, u64 n, ACC alpha) {
+    u64 first = FLAT_GRP() * (GROUP * ITEMS) + LID(0);
+    for (u32 j = 0; j < ITEMS; j++) {
+        u64 i = first + j * GROUP;
+        if (i < n) {
+            ACC v = LOAD(y, i);
+            STORE(y, i, v + alpha * LOAD(x, i));
+        }
+    }
+}
+
+/* x[i] *= alpha for i < n. */
+KERNEL_WG(scal, GROUP, 1, 1)(GLOBAL T *RESTRICT x, u64 n, ACC alpha) {
+    u64 first = FLAT_GRP() * (GROUP * ITEMS) + LID(0);
+    for (u32 j = 0; j < ITEMS; j++) {
+        u64 i = first + j * GROUP;
+        if (i < n) {
+            STORE(x, i, alpha * LOAD(x, i));
+        }
+    }
+}
+
+/* y[i] = a[i] + alpha * b[i] for i < n. */
+KERNEL_WG(triad, GROUP, 1, 1)
+(GLOBAL const T *RESTRICT a, GLOBAL const T *RESTRICT b, GLOBAL T *RESTRICT y, u64 n, ACC alpha) {
+    u64 first = FLAT_GRP() * (GROUP * ITEMS) + LID(0);
+    for (u32 j = 0; j < ITEMS; j++) {
+        u64 i = first + j * GROUP;
+        if (i < n) {
+            STORE(y, i, LOAD(a, i) + alpha * LOAD(b, i));
+        }
+    }
+}
+
+/* Whole words, whatever they hold: every bit is kept. The last one may reach into the padding behind short elements. */
+KERNEL_WG(copy, GROUP, 1, 1)(GLOBAL const u32 *RESTRICT x, GLOBAL u32 *RESTRICT y, u64 words) {
+    u64 first = FLAT_GRP() * (GROUP * ITEMS) + LID(0);
+    for (u32 j = 0; j < ITEMS; j++) {
+        u64 i = first + j * GROUP;
+        if (i < words) {
+            y[i] = x[i];
+        }
+    }
+}
+
+/* Even words become `even`, odd ones `odd`: elements of 8 bytes have two words, shorter ones repeat within one. */
+KERNEL_WG(fill, GROUP, 1, 1)(GLOBAL u32 *RESTRICT y, u64 words, u32 even, u32 odd) {
+    u64 first = FLAT_GRP() * (GROUP * ITEMS) + LID(0);
+    for (u32 j = 0; j < ITEMS; j++) {
+        u64 i = first + j * GROUP;
+        if (i < words) {
+            y[i] = i % 2 == 0 ? even : odd;
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! Pooling: the inner loops run along a row of results (NCHW) or along the channels (NHWC), one pixel of the windows
+//! after the other. Params: those of a convolution (`kernel::plan_window`), then whether the padding counts in means.
+
+use crate::base::{DType, Result};
+
+use super::conv::Sizes;
+use super::number::{Element, Number, with_element};
+use super::{Call, CpuCtx, NativeArgs};
+
+impl Sizes {
+    /// Pixels of the window at row `oy` of y, and at column `ox`.
+    fn rows(&self, oy: usize) -> std::ops::Range<usize> {
+        (oy * self.sh).saturating_sub(self.pt)..(oy * self.sh + self.kh - self.pt).min(self.h)
+    }
+    fn columns(&self, ox: usize) -> std::ops::Range<usize> {
+        (ox * self.sw).saturating_sub(self.pl)..(ox * self.sw + self.kw - self.pl).min(self.w)
+    }
+    fn x_image(&self) -> usize {
+        self.c * self.h * self.w
+    }
+    fn y_image(&self) -> usize {
+        self.c * self.pixels()
+    }
+    /// Elements of x that belong to one piece of the gradients' work, and of y: a plane, or for NHWC an image.
+    fn piece(&self) -> (usize, usize, usize) {
+        let channels = if self.nhwc { self.c } else { 1 };
+        (channels, channels * self.h * self.w, channels * self.pixels())
+    }
+    /// Length and number of the rows of y that the forward loops make at once.
+    fn lines(&self) -> (usize, usize) {
+        if self.nhwc { (self.c, self.n * self.pixels()) } else { (self.wo, self.n * self.c * self.ho) }
+    }
+    /// For line `at` of y: calls `f(part of the line, first element of x, step, place of it, step of places)` for every
+    /// pixel of the windows, in the order of the windows' rows and columns.
+    fn visit(&self, at: usize, mut f: impl FnMut(std::ops::Range<usize>, usize, usize, usize, usize)) {
+        if self.nhwc {
+            let (n, p) = (at / self.pixels(), at % self.pixels());
+            for row in self.rows(p / self.wo) {
+                for column in self.columns(p % self.wo) {
+                    let place = row * self.w + column;
+                    f(0..self.c, n * self.x_image() + place * self.c, 1, place, 0);
+                }
+            }
+            return;
+        }
+        let (plane, oy) = (at / self.ho, at % self.ho);
+        for row in self.rows(oy) {
+            for kx in 0..self.kw {
+                // Positions whose window has its column kx inside the image.
+                let low = self.pl.saturating_sub(kx).div_ceil(self.sw).min(self.wo);
+                let high = (self.w + self.pl).saturating_sub(kx).div_ceil(self.sw).clamp(low, self.wo);
+                if low < high {
+                    let place = row * self.w + low * self.sw + kx - self.pl;
+                    f(low..high, plane * self.h * self.w + place, self.sw, place, self.sw);
+                }
+            }
+        }
+    }
+}
+
+/// y and the places of the maxima: the first of them, or the first NaN. Dtypes: floats and i32.
+pub fn maxpool2d(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
+    match call.dtype {
+        DType::I32 => max::<i32>(ctx, args, call),
+        _ => with_element!(floats call.dtype, T => max::<T>(ctx, args, call), else Err(call.no_dtype())),
+    }
+}
+
+fn max<E: Element>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
+    let s = Sizes::of(call);
+    let x = args.input::<E>(0, s.n * s.x_image())?;
+    let y = args.output::<E>(0, s.n * s.y_image())?;
+    let places = args.output::<i32>(1, s.n * s.y_image())?;
+    if y.is_empty() {
+        return Ok(());
+    }
+    let (line, lines) = s.lines();
+    let chunk = CpuCtx::chunk(lines, ctx.parts_for_bytes(size_of_val(x)), 1) * line;
+    ctx.split(places, chunk, |first, piece| {
+        let mut tops = vec![E::Acc::default(); line];
+        for (i, places) in piece.chunks_exact_mut(line).enumerate() {
+            places.fill(-1);
+            s.visit(first / line + i, |part, from, step, place, place_step| {
+                let pixels = x[from..].iter().step_by(step);
+                let (tops, places) = (&mut tops[part.clone()], &mut places[part]);
+                for (k, ((top, best), v)) in tops.iter_mut().zip(places).zip(pixels).enumerate() {
+                    let v = v.load();
+                    if *best < 0 || v > *top || v.is_nan() && !top.is_nan() {
+                        (*top, *best) = (v, (place + k * place_step) as i32);
+                    }
+                }
+            });
+        }
+    });
+    let places: &[i32] = places;
+    ctx.split(y, chunk, |first, piece| {
+        for (i, out) in piece.iter_mut().enumerate() {
+            let at = first + i;
+            let place = places[at] as usize;
+            let from = if s.nhwc {
+                at / s.y_image() * s.x_image() + place * s.c + at % s.c
+            } else {
+                at / s.pixels() * s.h * s.w + place
+            };
+            *out = x[from];
+        }
+    });
+    Ok(())
+}
+
+/// Means over the windows. Dtypes: floats.
+pub fn avgpool2d(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
+    with_element!(floats call.dtype, T => mean::<T>(ctx, args, call), else Err(call.no_dtype()))
+}
+
+/// What the sum over the window at (oy, ox) is divided by.
+fn count(s: &Sizes, call: &Call, oy: usize, ox: usize) -> usize {
+    if call.size(17) == 1 { s.kh * s.kw } else { s.rows(oy).len() * s.columns(ox).len() }
+}
+
+fn mean<E: Element>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
+    let s = Sizes::of(call);
+    let x = args.input::<E>(0, s.n * s.x_image())?;
+    let y = args.output::<E>(0, s.n * s.y_image())?;
+    if y.is_empty() {
+        return Ok(());
+    }
+    let (line, lines) = s.lines();
+    ctx.split(y, CpuCtx::chunk(lines, ctx.parts_for_bytes(size_of_val(x)), 1) * line, |first, piece| {
+        let mut sums = vec![E::Acc::default(); line];
+        for (i, out) in piece.chunks_exact_mut(line).enumerate() {
+            let at = first / line + i;
+            sums.fill(E::Acc::default());
+            s.visit(at, |part, from, step, _, _| {
+                for (sum, v) in sums[part].iter_mut().zip(x[from..].iter().step_by(step)) {
+                    *sum = sum.add(v.load());
+                }
+            });
+            for (k, (out, sum)) in out.iter_mut().zip(&sums).enumerate() {
+                let p = at % s.pixels();
+                let (oy, ox) = if s.nhwc { (p / s.wo, p % s.wo) } else { (at % s.ho, k) };
+                *out = E::store(sum.div(E::Acc::of_usize(count(&s, call, oy, ox))));
+            }
+        }
+    });
+    Ok(())
+}
+
+/// g to the pixel of its window that `places` names. Dtypes: floats.
+pub fn maxpool2d_bwd(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
+    with_element!(floats call.dtype, T => {
+        let s = Sizes::of(call);
+        let places = args.input::<i32>(1, s.n * s.y_image())?;
+        let (channels, ..) = s.piece();
+        scatter::<T>(ctx, args, call, |(oy, ox), channel, g, at, sums| {
+            // A place outside of its window is nobody's.
+            let place = usize::try_from(places[at]).unwrap_or(usize::MAX);
+            if s.rows(oy).contains(&(place / s.w)) && s.columns(ox).contains(&(place % s.w)) {
+                let to = &mut sums[place * channels + channel];
+                *to = to.add(g);
+            }
+        })
+    }, else Err(call.no_dtype()))
+}
+
+/// An equal share of g to every pixel of its window. Dtypes: floats.
+pub fn avgpool2d_bwd(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
+    with_element!(floats call.dtype, T => {
+        let s = Sizes::of(call);
+        let (channels, ..) = s.piece();
+        scatter::<T>(ctx, args, call, |(oy, ox), channel, g, _, sums| {
+            let share = g.div(<T as Element>::Acc::of_usize(count(&s, call, oy, ox)));
+            for row in s.rows(oy) {
+                for column in s.columns(ox) {
+                    let to = &mut sums[(row * s.w + column) * channels + channel];
+                    *to = to.add(share);
+                }
+            }
+        })
+    }, else Err(call.no_dtype()))
+}
+
+/// Calls `add((oy, ox), channel, g, index of g, sums)` for every g of a plane (NHWC: an image) and stores the sums as dx.
+fn scatter<E: Element>(
+    ctx: &CpuCtx<'_>,
+    args: &mut NativeArgs<'_>,
+    call: &Call,
+    add: impl Fn((usize, usize), usize, E::Acc, usize, &mut [E::Acc]) + Sync,
+) -> Result<()> {
+    let s = Sizes::of(call);
+    let g = args.input::<E>(0, s.n * s.y_image())?;
+    let dx = args.output::<E>(0, s.n * s.x_image())?;
+    if dx.is_empty() {
+        return Ok(());
+    }
+    let (channels, from, to) = s.piece();
+    let parts = ctx.parts_for_bytes(size_of_val(dx));
+    ctx.split(dx, CpuCtx::chunk(dx.len() / from, parts, 1) * from, |first, piece| {
+        let mut sums = vec![E::Acc::default(); from];
+        for (i, out) in piece.chunks_exact_mut(from).enumerate() {
+            let start = (first / from + i) * to;
+            sums.fill(E::Acc::default());
+            for (k, g) in g[start..start + to].iter().enumerate() {
+                let p = k / channels;
+                add((p / s.wo, p % s.wo), k % channels, g.load(), start + k, &mut sums);
+            }
+            for (out, sum) in out.iter_mut().zip(&sums) {
+                *out = E::store(*sum);
+            }
+        }
+    });
+    Ok(())
+}
+
+/// Index of (n, c, y, x) in an image of that many rows and columns.
+fn at(s: &Sizes, (h, w): (usize, usize), [n, c, y, x]: [usize; 4]) -> usize {
+    let [cs, ys, xs] = s.strides(s.c, h, w);
+    n * s.c * h * w + c * cs + y * ys + x * xs
+}
+
+/// Calls `f` with (n, c, oy, ox) of every window.
+fn windows(s: &Sizes, mut f: impl FnMut([usize; 4])) {
+    for n in 0..s.n {
+        for c in 0..s.c {
+            for oy in 0..s.ho {
+                for ox in 0..s.wo {
+                    f([n, c, oy, ox]);
+                }
+            }
+        }
+    }
+}
+
+/// The textbook's loops on one thread.
+pub fn maxpool2d_naive(_: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
+    match call.dtype {
+        DType::I32 => max_naive::<i32>(args, call),
+        _ => with_element!(floats call.dtype, T => max_naive::<T>(args, call), else Err(call.no_dtype())),
+    }
+}
+
+fn max_naive<E: Element>(args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
+    let s = Sizes::of(call);
+    let x = args.input::<E>(0, s.n * s.x_image())?;
+    let y = args.output::<E>(0, s.n * s.y_image())?;
+    let places = args.output::<i32>(1, s.n * s.y_image())?;
+    windows(&s, |[n, c, oy, ox]| {
+        let mut best = None::<(E, usize)>;
+        for row in s.rows(oy) {
+            for column in s.columns(ox) {
+                let v = x[at(&s, (s.h, s.w), [n, c, row, column])];
+                let better = |top: E| v.load() > top.load() || v.load().is_nan() && !top.load().is_nan();
+                if best.is_none_or(|(top, _)| better(top)) {
+                    best = Some((v, row * s.w + column));
+                }
+            }
+        }
+        if let Some((top, place)) = best {
+            let to = at(&s, (s.ho, s.wo), [n, c, oy, ox]);
+            (y[to], places[to]) = (top, place as i32);
+        }
+    });
+    Ok(())
+}
+
+/// The same for means.
+pub fn avgpool2d_naive(_: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
+    with_element!(floats call.dtype, T => mean_naive::<T>(args, call), else Err(call.no_dtype()))
+}
+
+fn mean_naive<E: Element>(args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
+    let s = Sizes::of(call);
+    let x = args.input::<E>(0, s.n * s.x_image())?;
+    let y = args.output::<E>(0, s.n * s.y_image())?;
+    windows(&s, |[n, c, oy, ox]| {
+        let mut sum = E::Acc::default();
+        for row in s.rows(oy) {
+            for column in s.columns(ox) {
+                sum = sum.add(x[at(&s, (s.h, s.w), [n, c, row, column])].load());
+            }
+        }
+        let mean = sum.div(E::Acc::of_usize(count(&s, call, oy, ox)));
+        y[at(&s, (s.ho, s.wo), [n, c, oy, ox])] = E::store(mean);
+    });
+    Ok(())
+}
+
+/// The same for the gradient of maxima.
+pub fn maxpool2d_bwd_naive(_: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
+    let s = Sizes::of(call);
+    let places = args.input::<i32>(1, s.n * s.y_image())?;
+    with_element!(floats call.dtype, T => back_naive::<T>(args, call, |window, place, g| {
+        (places[at(&s, (s.ho, s.wo), window)] == place as i32).then_some(g)
+    }), else Err(call.no_dtype()))
+}
+
+/// The same for the gradient of means.
+pub fn avgpool2d_bwd_naive(_: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
+    let s = Sizes::of(call);
+    with_element!(floats call.dtype, T => back_naive::<T>(args, call, |[_, _, oy, ox], _, g| {
+        Some(g.div(<T as Element>::Acc::of_usize(count(&s, call, oy, ox))))
+    }), else Err(call.no_dtype()))
+}
+
+/// `share(window, place, g)`: what a pixel of a window gets.
+fn back_naive<E: Element>(
+    args: &mut NativeArgs<'_>,
+    call: &Call,
+    share: impl Fn([usize; 4], usize, E::Acc) -> Option<E::Acc>,
+) -> Result<()> {
+    let s = Sizes::of(call);
+    let g = args.input::<E>(0, s.n * s.y_image())?;
+    let dx = args.output::<E>(0, s.n * s.x_image())?;
+    let mut sums = vec![E::Acc::default(); dx.len()];
+    windows(&s, |window| {
+        let [n, c, oy, ox] = window;
+        let g = g[at(&s, (s.ho, s.wo), window)].load();
+        for row in s.rows(oy) {
+            for column in s.columns(ox) {
+                if let Some(part) = share(window, row * s.w + column, g) {
+                    let to = &mut sums[at(&s, (s.h, s.w), [n, c, row, column])];
+                    *to = to.add(part);
+                }
+            }
+        }
+    });
+    for (out, sum) in dx.iter_mut().zip(sums) {
+        *out = E::store(sum);
+    }
+    Ok(())
+}

@@ -1,0 +1,144 @@
+//! Plans of `kernels/norm.c`: softmax and the normalisations by mean and variance.
+
+use crate::base::{Case, Cost, DeviceInfo, Result};
+
+use super::plan_c::{GROUP, one, row_group, step};
+use super::plan_native::{self, Channels};
+use super::{Arg, Kernel, Param, Plan, Step, spread_groups};
+
+/// Elements of one channel that one group takes before the groups' statistics are joined; more where a channel has more
+/// than 8,192 such segments.
+const SEGMENT: u64 = 16_384;
+const PARTS: u64 = 8_192;
+
+/// Rows of softmax from which one work-item each keeps a device busy.
+const BUSY: u64 = 1_024;
+
+/// `softmax(x, y, rows, n, inner)`: one group per row; `softmax_columns`, one work-item per row, for many rows side by side.
+pub fn softmax(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
+    let (n, inner) = (case.dim("n"), case.attrs.int("inner", 1) as u64);
+    let rows = case.dim("m") * inner;
+    if rows * n == 0 {
+        return Ok(Plan::default());
+    }
+    let columns = inner > 1 && rows >= BUSY;
+    let group = if columns { GROUP } else { row_group(n) };
+    let groups = if columns { rows.div_ceil(u64::from(group)) } else { rows };
+    Ok(one(Step {
+        groups: spread_groups(groups, info)?,
+        args: vec![Arg::Operand(0), Arg::Operand(1)],
+        writes: vec![false, true],
+        params: [rows, n, inner].map(Param::U64).to_vec(),
+        cost: plan_native::softmax_cost(case),
+        ..step(case.dtype, if columns { "softmax_columns" } else { "softmax" }, case.dtype.compute(), case.dtype, group)
+    }))
+}
+
+/// Segment and parts of a channel of n elements.
+pub(super) fn cut(n: u64) -> (u64, u64) {
+    let segment = SEGMENT.max(n.div_ceil(PARTS));
+    (segment, n.div_ceil(segment).max(1))
+}
+
+/// Launches that leave the moments of the channels in scratch 0.
+fn moments(case: &Case, c: Channels, info: &DeviceInfo, cost: Cost) -> Result<Plan> {
+    let acc = case.dtype.compute();
+    let (segment, parts) = cut(c.n);
+    let flat = |n: u64| spread_groups(n.div_ceil(u64::from(GROUP)), info);
+    let mut sizes = [c.channels, c.inner, c.n, segment, parts].map(Param::U64).to_vec();
+    let first = Step {
+        groups: spread_groups(c.channels * parts, info)?,
+        args: vec![Arg::Operand(0), Arg::Scratch(1)],
+        writes: vec![false, true],
+        params: sizes.clone(),
+        cost,
+        ..step(case.dtype, "stats_part", acc, case.dtype, row_group(c.n))
+    };
+    sizes.push(Param::scalar(case.dtype, case.attrs.float("epsilon", plan_native::EPSILON)));
+    let join = Step {
+        groups: flat(c.channels)?,
+        args: vec![Arg::Operand(0), Arg::Scratch(1), Arg::Scratch(0)],
+        writes: vec![false, false, true],
+        params: sizes,
+        ..step(case.dtype, "stats_join", acc, case.dtype, GROUP)
+    };
+    Ok(Plan {
+        steps: vec![first, join],
+        scratch: vec![4 * c.channels * acc.size(), 2 * c.channels * parts * acc.size()],
+    })
+}
+
+/// An elementwise step of the text.
+fn flat(case: &Case, entry: &'static str, n: u64, info: &DeviceInfo) -> Result<Step> {
+    let groups = spread_groups(n.div_ceil(u64::from(GROUP)), info)?;
+    Ok(Step { groups, ..step(case.dtype, entry, case.dtype.compute(), case.dtype, GROUP) })
+}
+
+/// `stats_part`, `stats_join`, `store_layer`, `apply_layer`.
+pub fn layernorm(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
+    let (m, n) = (case.dim("m"), case.dim("n"));
+    if m == 0 {
+        return Ok(Plan::default());
+    }
+    let c = Channels { channels: m, inner: n, n };
+    let mut plan = moments(case, c, info, plan_native::layernorm_cost(case))?;
+    plan.steps.push(Step {
+        args: vec![Arg::Scratch(0), Arg::Operand(4), Arg::Operand(5)],
+        writes: vec![false, true, true],
+        params: vec![Param::U64(m)],
+        ..flat(case, "store_layer", m, info)?
+    });
+    plan.steps.push(Step {
+        args: vec![Arg::Operand(0), Arg::Scratch(0), Arg::Operand(1), Arg::Operand(2), Arg::Operand(3)],
+        writes: vec![false, false, false, false, true],
+        params: vec![Param::U64(m), Param::U64(n)],
+        ..flat(case, "apply_layer", m * n, info)?
+    });
+    Ok(plan)
+}
+
+/// `stats_part`, `stats_join`, `store_batch`, `apply_batch`.
+pub fn batchnorm_train(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
+    let c = Channels::of(case);
+    if c.channels == 0 {
+        return Ok(Plan::default());
+    }
+    let mut plan = moments(case, c, info, plan_native::batchnorm_train_cost(case))?;
+    let momentum = case.attrs.float("momentum", plan_native::MOMENTUM);
+    plan.steps.push(Step {
+        args: vec![Arg::Scratch(0), Arg::Operand(4), Arg::Operand(5), Arg::Operand(6), Arg::Operand(7)],
+        writes: vec![false, true, true, true, true],
+        params: vec![
+            Param::U64(c.channels),
+            Param::scalar(case.dtype, momentum),
+            Param::scalar(case.dtype, 1.0 - momentum),
+        ],
+        ..flat(case, "store_batch", c.channels, info)?
+    });
+    let total = c.channels * c.n;
+    plan.steps.push(Step {
+        args: vec![Arg::Operand(0), Arg::Scratch(0), Arg::Operand(1), Arg::Operand(2), Arg::Operand(3)],
+        writes: vec![false, false, false, false, true],
+        params: [total, c.channels, c.inner].map(Param::U64).to_vec(),
+        ..flat(case, "apply_batch", total, info)?
+    });
+    Ok(plan)
+}
+
+/// `batchnorm_infer(x, gamma, beta, mean, variance, y, total, channels, inner, epsilon)`.
+pub fn batchnorm_infer(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
+    let c = Channels::of(case);
+    let total = c.channels * c.n;
+    if total == 0 {
+        return Ok(Plan::default());
+    }
+    let mut params = [total, c.channels, c.inner].map(Param::U64).to_vec();
+    params.push(Param::scalar(case.dtype, case.attrs.float("epsilon", plan_native::EPSILON)));
+    Ok(one(Step {
+        args: (0..6).map(Arg::Operand).collect(),
+        writes: vec![false, false, false, false, false, true],
+        params,
+        cost: plan_native::batchnorm_infer_cost(case),
+        ..flat(case, "batchnorm_infer", total, info)?
+    }))
+}

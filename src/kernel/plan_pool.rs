@@ -1,0 +1,136 @@
+//! Plans of pooling on the CPU and in the C dialect. Params of all kernels: n, c, h, w, kh, kw, ho, wo, sh, sw, pt, pl, then what the form adds.
+
+use crate::base::{Case, Cost, DeviceInfo, Result};
+
+use super::plan_window::{GROUP, c_defines, largest};
+use super::window::{Window, product};
+use super::{Arg, Kernel, Param, Plan, Step, plan_c, plan_native, spread_groups};
+
+/// The four ops: operands, and which image they make.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    Max,
+    Mean,
+    MaxBack,
+    MeanBack,
+}
+
+impl Form {
+    pub(super) fn entry(self) -> &'static str {
+        match self {
+            Form::Max => "maxpool2d",
+            Form::Mean => "avgpool2d",
+            Form::MaxBack => "maxpool2d_bwd",
+            Form::MeanBack => "avgpool2d_bwd",
+        }
+    }
+    /// Number of read and of written operands.
+    pub(super) fn operands(self) -> (usize, usize) {
+        match self {
+            Form::Max => (1, 2),
+            Form::Mean | Form::MeanBack => (1, 1),
+            Form::MaxBack => (2, 1),
+        }
+    }
+    pub(super) fn results(self, w: &Window) -> u64 {
+        match self {
+            Form::Max | Form::Mean => product(&w.y()),
+            _ => product(&w.x()),
+        }
+    }
+    pub(super) fn cost(self, case: &Case, w: &Window) -> Cost {
+        let size = case.dtype.size();
+        let (x, y) = (product(&w.x()), product(&w.y()));
+        let window = w.kh.saturating_mul(w.kw);
+        let (flops, read, written) = match self {
+            Form::Max => (y.saturating_mul(window - 1), x * size, y.saturating_mul(size + 4)),
+            Form::Mean => (y.saturating_mul(window), x * size, y.saturating_mul(size)),
+            Form::MaxBack => (y, y.saturating_mul(size + 4), x * size),
+            Form::MeanBack => (y.saturating_mul(window), y.saturating_mul(size), x * size),
+        };
+        Cost { flops, read, written }
+    }
+}
+
+fn cost(case: &Case, form: Form) -> Cost {
+    Window::pool(case).map(|w| form.cost(case, &w)).unwrap_or_default()
+}
+
+/// Work of maxpool2d: a comparison less than pixels per window.
+pub fn max_cost(case: &Case) -> Cost {
+    cost(case, Form::Max)
+}
+/// Work of avgpool2d.
+pub fn mean_cost(case: &Case) -> Cost {
+    cost(case, Form::Mean)
+}
+/// Work of maxpool2d_bwd: an addition per window.
+pub fn max_bwd_cost(case: &Case) -> Cost {
+    cost(case, Form::MaxBack)
+}
+/// Work of avgpool2d_bwd.
+pub fn mean_bwd_cost(case: &Case) -> Cost {
+    cost(case, Form::MeanBack)
+}
+
+/// True if the padding counts as zeros in means.
+pub(super) fn include(case: &Case) -> u64 {
+    u64::from(case.attrs.int("count_include_pad", 0) == 1)
+}
+
+pub(super) fn sizes(w: &Window) -> Vec<Param> {
+    [w.n, w.c, w.h, w.w, w.kh, w.kw, w.ho, w.wo, w.sh, w.sw, w.pt, w.pl].into_iter().map(Param::U64).collect()
+}
+
+/// CPU: the sizes in the order of a convolution, 1 for NHWC, 1 if the padding counts.
+fn native(case: &Case, form: Form) -> Result<Plan> {
+    let w = Window::pool(case)?;
+    let mut params = super::plan_window::native_params(&w);
+    params.push(Param::U64(include(case)));
+    let (reads, writes) = form.operands();
+    let all: Vec<usize> = (0..reads + writes).collect();
+    Ok(plan_native::step(case, form.entry(), &all[..reads], &all[reads..], params, form.cost(case, &w)))
+}
+
+/// C dialect: the sizes, and for means whether the padding counts.
+fn c(case: &Case, info: &DeviceInfo, form: Form) -> Result<Plan> {
+    let w = Window::pool(case)?;
+    let results = form.results(&w);
+    if results == 0 {
+        return Ok(Plan::default());
+    }
+    let mut step = plan_c::step(case.dtype, form.entry(), case.dtype.compute(), case.dtype, GROUP as u32);
+    step.defines.extend(c_defines(&w, largest(&w)));
+    let (reads, writes) = form.operands();
+    let mut params = sizes(&w);
+    if matches!(form, Form::Mean | Form::MeanBack) {
+        params.push(Param::U64(include(case)));
+    }
+    Ok(plan_c::one(Step {
+        groups: spread_groups(results.div_ceil(GROUP), info)?,
+        args: (0..reads + writes).map(Arg::Operand).collect(),
+        writes: (0..reads + writes).map(|i| i >= reads).collect(),
+        params,
+        cost: form.cost(case, &w),
+        ..step
+    }))
+}
+
+macro_rules! plans {
+    ($($form:ident: $native:ident $c:ident;)*) => {$(
+        /// On the CPU.
+        pub fn $native(_: &Kernel, case: &Case, _: &DeviceInfo) -> Result<Plan> {
+            native(case, Form::$form)
+        }
+        /// In the C dialect.
+        pub fn $c(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
+            c(case, info, Form::$form)
+        }
+    )*};
+}
+plans! {
+    Max: max max_c;
+    Mean: mean mean_c;
+    MaxBack: max_bwd max_bwd_c;
+    MeanBack: mean_bwd mean_bwd_c;
+}

@@ -1,0 +1,219 @@
+//! What all languages' reductions share: which axes are taken together, in which passes, and how the numbers of a dtype
+//! become unsigned keys of the same order. Touches no device.
+
+use crate::base::{Attr, Attrs, Case, Code, DType, Error, Result, host};
+
+/// One pass over [outer, n, inner] along the middle axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pass {
+    /// Product of the extents before the axis.
+    pub outer: u64,
+    /// Extent of the axis.
+    pub n: u64,
+    /// Product of the extents behind it; those reduced by earlier passes are gone.
+    pub inner: u64,
+    /// Elements that earlier passes joined to each one of this pass: position = index * behind + position in those.
+    pub behind: u64,
+}
+
+impl Pass {
+    /// Results of the pass.
+    pub fn results(&self) -> u64 {
+        self.outer.saturating_mul(self.inner)
+    }
+}
+
+/// An axis, or neighbours treated alike as one, and whether it is reduced.
+pub type Block = (u64, bool);
+
+/// The index space of a case: sizes outer, n, inner, n being reduced; or, if `x_shape` is given, that shape with the axes
+/// `axes` reduced, of which outer counts the results and n the elements of each.
+pub fn blocks(case: &Case) -> Result<Vec<Block>> {
+    let (outer, n, inner) = (case.dim("outer"), case.dim("n"), case.dim("inner"));
+    let shape = case.attrs.ints("x_shape");
+    if shape.is_empty() {
+        if !case.attrs.ints("axes").is_empty() {
+            let why = "axes belong to x_shape; without it the middle one of outer, n, inner is reduced";
+            return Err(Error::new(Code::BadArgument, why));
+        }
+        return Ok(collapse(&[outer, n, inner], &[false, true, false]));
+    }
+    let bad = |why: String| Error::new(Code::ShapeMismatch, why);
+    let extents = shape
+        .iter()
+        .map(|d| u64::try_from(*d).map_err(|_| bad(format!("x_shape has the negative extent {d}"))))
+        .collect::<Result<Vec<_>>>()?;
+    let marks = reduced(case.attrs.ints("axes"), extents.len())?;
+    let count = |keep: bool| {
+        let chosen: Vec<u64> = extents.iter().zip(&marks).filter(|(_, r)| **r != keep).map(|(d, _)| *d).collect();
+        host::count(&chosen)
+    };
+    let (kept, joined) = (count(true)?, count(false)?);
+    if (outer, n, inner) != (kept, joined, 1) {
+        return Err(bad(format!(
+            "x_shape {extents:?} has {kept} results of {joined} elements: outer{kept},n{joined},inner1"
+        )));
+    }
+    Ok(collapse(&extents, &marks))
+}
+
+/// Which of `rank` axes a list names; negative ones count from the end, no axes mean all.
+pub fn reduced(axes: &[i64], rank: usize) -> Result<Vec<bool>> {
+    let mut marks = vec![axes.is_empty(); rank];
+    for a in axes {
+        let at = if *a < 0 { a + rank as i64 } else { *a };
+        let mark = usize::try_from(at).ok().and_then(|at| marks.get_mut(at));
+        *mark.ok_or_else(|| Error::new(Code::BadArgument, format!("axis {a} is outside of rank {rank}")))? = true;
+    }
+    Ok(marks)
+}
+
+/// Neighbours that are both kept or both reduced as one block; extents of 1 vanish.
+fn collapse(extents: &[u64], marks: &[bool]) -> Vec<Block> {
+    let mut out: Vec<Block> = Vec::new();
+    for (extent, mark) in extents.iter().zip(marks).filter(|(e, _)| **e != 1) {
+        match out.last_mut() {
+            Some(last) if last.1 == *mark => last.0 = last.0.saturating_mul(*extent),
+            _ => out.push((*extent, *mark)),
+        }
+    }
+    out
+}
+
+/// Sizes and attributes of the case that reduces the given axes of a user's tensor.
+pub fn bind(shape: &[u64], axes: &[i64]) -> Result<(Vec<u64>, Attrs)> {
+    let marks = reduced(axes, shape.len())?;
+    let blocks = collapse(shape, &marks);
+    let product = |list: &[Block]| host::count(&list.iter().map(|b| b.0).collect::<Vec<_>>());
+    let first = blocks.iter().position(|b| b.1).unwrap_or(blocks.len());
+    if blocks.iter().filter(|b| b.1).count() <= 1 {
+        let behind = (first + 1).min(blocks.len());
+        return Ok((
+            vec![product(&blocks[..first])?, product(&blocks[first..behind])?, product(&blocks[behind..])?],
+            Attrs::new(),
+        ));
+    }
+    let (joined, kept): (Vec<Block>, Vec<Block>) = blocks.iter().partition(|b| b.1);
+    let list = |it: &mut dyn Iterator<Item = u64>| Attr::Ints(it.map(|v| v as i64).collect());
+    let numbers = (0u64..).zip(&blocks).filter(|(_, b)| b.1).map(|(i, _)| i);
+    let attrs = Attrs::new()
+        .with("x_shape", list(&mut blocks.iter().map(|b| b.0)))
+        .with("axes", list(&mut numbers.into_iter()));
+    Ok((vec![product(&kept)?, product(&joined)?, 1], attrs))
+}
+
+/// The passes that reduce all marked blocks, the last block first; one at least.
+pub fn passes(blocks: &[Block]) -> Vec<Pass> {
+    let product = |list: &mut dyn Iterator<Item = &Block>| list.fold(1u64, |acc, b| acc.saturating_mul(b.0));
+    let mut out = Vec::new();
+    for (at, (n, _)) in blocks.iter().enumerate().rev().filter(|(_, b)| b.1) {
+        out.push(Pass {
+            outer: product(&mut blocks[..at].iter()),
+            n: *n,
+            inner: product(&mut blocks[at + 1..].iter().filter(|b| !b.1)),
+            behind: product(&mut blocks[at + 1..].iter().filter(|b| b.1)),
+        });
+    }
+    if out.is_empty() {
+        out.push(Pass { outer: product(&mut blocks.iter()), n: 1, inner: 1, behind: 1 });
+    }
+    out
+}
+
+/// Numbers as unsigned keys of the same width: larger keys win. Applied to bits `b`:
+/// key = all ones for NaN, else b ^ (lift, or mask | lift where the sign bit is set) ^ flip.
+///
+/// Floats are ordered by their bits: of positive numbers the sign is set, of negative ones every bit inverted. Hence no
+/// flushed subnormal, no NaN lost by a driver's maximum, and -0 lies below +0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Order {
+    /// Every bit of the width.
+    pub all: u64,
+    /// The sign bit of floats; 0 for integers.
+    pub sign: u64,
+    /// What a set sign bit inverts.
+    pub mask: u64,
+    /// What is always inverted before: the sign bit of signed numbers.
+    pub lift: u64,
+    /// All ones for minima.
+    pub flip: u64,
+    /// Bits that tell NaN; all for integers.
+    pub magnitude: u64,
+    /// Largest magnitude that is not NaN; all ones for integers.
+    pub infinity: u64,
+    /// True if both zeros are one number, as for positions.
+    pub one_zero: bool,
+}
+
+impl Order {
+    /// The order of a dtype: for maxima or minima, of values or of positions.
+    pub fn of(dtype: DType, minimum: bool, position: bool) -> Order {
+        let bits = dtype.size() * 8;
+        let all = u64::MAX >> (64 - bits);
+        let top = 1 << (bits - 1);
+        let flip = if minimum { all } else { 0 };
+        let Some(p) = dtype.mantissa_bits() else {
+            let lift = if dtype.is_signed() { top } else { 0 };
+            return Order { all, sign: 0, mask: 0, lift, flip, magnitude: all, infinity: all, one_zero: false };
+        };
+        let infinity = (all ^ top) >> (p - 1) << (p - 1);
+        Order { all, sign: top, mask: all, lift: top, flip, magnitude: all ^ top, infinity, one_zero: position }
+    }
+}
+
+/// Segment of rows of `n` that leaves at least this many work-items busy, between `low` and `high`.
+pub fn segment(n: u64, results: u64, items: u64, low: u64, high: u64) -> u64 {
+    n.saturating_mul(results).div_ceil(items).clamp(low, high)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(o: Order, b: u64) -> u64 {
+        let flipped = if b & o.sign != 0 { o.mask | o.lift } else { o.lift };
+        if b & o.magnitude > o.infinity { o.all } else { b ^ flipped ^ o.flip }
+    }
+
+    #[test]
+    fn keys_have_the_order_of_their_numbers() {
+        let floats = [f32::NEG_INFINITY, -1.0, -1e-45, -0.0, 0.0, 1e-45, 1.0, f32::MAX, f32::INFINITY];
+        let (max, min) = (Order::of(DType::F32, false, false), Order::of(DType::F32, true, false));
+        for w in floats.windows(2) {
+            let (a, b) = (u64::from(w[0].to_bits()), u64::from(w[1].to_bits()));
+            assert!(key(max, a) < key(max, b) && key(min, a) > key(min, b), "{w:?}");
+        }
+        for nan in [f32::NAN, -f32::NAN, f32::from_bits(0x7f80_0001)] {
+            assert_eq!((key(max, nan.to_bits().into()), key(min, nan.to_bits().into())), (0xffff_ffff, 0xffff_ffff));
+        }
+        let byte = Order::of(DType::I8, false, false);
+        assert!(key(byte, 0x80) < key(byte, 0xff) && key(byte, 0xff) < key(byte, 0) && key(byte, 0) < key(byte, 0x7f));
+        assert_eq!(Order::of(DType::F16, false, false).infinity, 0x7c00);
+        assert_eq!(Order::of(DType::BF16, false, false).infinity, 0x7f80);
+    }
+
+    #[test]
+    fn sets_of_axes_become_passes() {
+        let (dims, attrs) = bind(&[2, 3, 5, 7], &[0, -2]).unwrap();
+        assert_eq!(dims, [21, 10, 1]);
+        assert_eq!((attrs.ints("x_shape"), attrs.ints("axes")), (&[2, 3, 5, 7][..], &[0, 2][..]));
+        let case = Case {
+            op: "sum",
+            dtype: DType::F32,
+            dims: vec![("outer", 21), ("n", 10), ("inner", 1)],
+            attrs,
+            fill: crate::base::Fill::Uniform,
+        };
+        let list = passes(&blocks(&case).unwrap());
+        assert_eq!(list[0], Pass { outer: 6, n: 5, inner: 7, behind: 1 });
+        assert_eq!(list[1], Pass { outer: 1, n: 2, inner: 21, behind: 5 });
+        // Neighbours, and axes of extent 1 between them, are one.
+        assert_eq!(bind(&[4, 2, 1, 3, 5], &[1, 3]).unwrap(), (vec![4, 6, 5], Attrs::new()));
+        assert_eq!(bind(&[4, 2], &[]).unwrap().0, [1, 8, 1]);
+        assert_eq!(bind(&[], &[]).unwrap().0, [1, 1, 1]);
+        assert_eq!(bind(&[4, 0, 3, 2], &[1, 3]).unwrap().0, [12, 0, 1]);
+        assert!(bind(&[2, 3], &[2]).is_err() && bind(&[2, 3], &[-3]).is_err());
+        let wrong = Case { dims: vec![("outer", 20), ("n", 10), ("inner", 1)], ..case };
+        assert!(blocks(&wrong).unwrap_err().to_string().contains("outer21,n10,inner1"));
+    }
+}

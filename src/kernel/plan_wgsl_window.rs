@@ -1,0 +1,63 @@
+//! Plans of convolutions in WGSL.
+
+use crate::base::{Case, Cost, DType, DeviceInfo, Result};
+
+use super::plan_window::{GROUP, Makes, largest};
+use super::window::{Window, product};
+use super::{Arg, Kernel, Param, Plan, Step, plan_wgsl, spread_groups};
+
+/// Distances of channels, rows and columns in the layout, as expressions of nc, nh and nw.
+pub(super) fn layout(w: &Window) -> [(&'static str, &'static str); 3] {
+    match w.nhwc {
+        true => [("CS", "1u"), ("YS", "nw * nc"), ("XS", "nc")],
+        false => [("CS", "nh * nw"), ("YS", "nw"), ("XS", "1u")],
+    }
+}
+
+fn wgsl(case: &Case, info: &DeviceInfo, makes: Makes) -> Result<Plan> {
+    let w = Window::conv(case)?;
+    let results = makes.results(&w);
+    if results == 0 {
+        return Ok(Plan::default());
+    }
+    let acc = case.dtype.compute();
+    let operands = [w.x(), w.filters(), w.y()].map(|s| (product(&s), case.dtype));
+    // The result's scratch is f32; coordinates must stay in 31 bits, too.
+    plan_wgsl::fit(info, &[operands[0], operands[1], operands[2], (results, acc), (largest(&w), DType::I8)])?;
+    let terms = makes.terms(&w);
+    plan_wgsl::fit(info, &[(terms, DType::I8)])?;
+    let (groups, depth) = match makes {
+        Makes::Filters => (results, 32_768 * GROUP),
+        _ => (results.div_ceil(GROUP), 32_768),
+    };
+    let (loads, items) = (plan_wgsl::loads(case.dtype), GROUP.to_string());
+    let mut defines = vec![("LOADS", loads.as_str()), ("ACC", acc.name()), ("ITEMS", items.as_str())];
+    defines.extend(layout(&w));
+    let groups = spread_groups(groups, info)?;
+    plan_wgsl::in_ranges(case, info, (terms, depth), results, |target, first, end, beta| {
+        let mut params = vec![Param::U64(first), Param::U64(end)];
+        params.extend(w.params());
+        params.push(beta);
+        Ok(Step {
+            group: [GROUP as u32, 1, 1],
+            args: vec![Arg::Operand(0), Arg::Operand(1), target],
+            writes: vec![false, false, true],
+            params,
+            cost: if first == 0 { makes.cost(case, &w) } else { Cost::default() },
+            ..plan_wgsl::step(case, makes.entry(), groups, &defines)
+        })
+    })
+}
+
+/// The entries of the C dialect with first, end, sizes, beta: for ranges of the terms.
+pub fn forward(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
+    wgsl(case, info, Makes::Y)
+}
+/// See [`forward`].
+pub fn data(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
+    wgsl(case, info, Makes::X)
+}
+/// See [`forward`].
+pub fn weight(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
+    wgsl(case, info, Makes::Filters)
+}

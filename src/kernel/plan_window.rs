@@ -1,0 +1,151 @@
+//! Plans of convolutions: work, and launches on the CPU and in the C dialect. Params: the sizes in the order of [`Window::params`].
+
+use crate::base::{Case, Cost, DeviceInfo, Result};
+
+use super::window::{Window, product};
+use super::{Arg, Kernel, Param, Plan, Step, plan_c, plan_native, spread_groups};
+
+/// Work-items per group. Small, since a work-item has much to do and images may be small.
+pub(super) const GROUP: u64 = 64;
+
+/// Which of the three tensors of a convolution a call makes from the other two.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Makes {
+    Y,
+    X,
+    Filters,
+}
+
+impl Makes {
+    pub(super) fn entry(self) -> &'static str {
+        match self {
+            Makes::Y => "conv2d",
+            Makes::X => "conv2d_bwd_data",
+            Makes::Filters => "conv2d_bwd_weight",
+        }
+    }
+    /// Elements of the result.
+    pub(super) fn results(self, w: &Window) -> u64 {
+        product(&match self {
+            Makes::Y => w.y(),
+            Makes::X => w.x(),
+            Makes::Filters => w.filters(),
+        })
+    }
+    /// Terms of one element's sum, those in the padding counted.
+    pub(super) fn terms(self, w: &Window) -> u64 {
+        product(&match self {
+            Makes::Y => [w.cg(), w.kh, w.kw],
+            Makes::X => [w.og(), w.kh, w.kw],
+            Makes::Filters => [w.n, w.ho, w.wo],
+        })
+    }
+    pub(super) fn cost(self, case: &Case, w: &Window) -> Cost {
+        let size = case.dtype.size();
+        let [x, f, y] = [w.x(), w.filters(), w.y()].map(|s| product(&s).saturating_mul(size));
+        let (read, written) = match self {
+            Makes::Y => (x.saturating_add(f), y),
+            Makes::X => (y.saturating_add(f), x),
+            Makes::Filters => (x.saturating_add(y), f),
+        };
+        Cost { flops: product(&[2, w.n, w.co, w.ho, w.wo, w.cg(), w.kh, w.kw]), read, written }
+    }
+}
+
+fn conv_cost(case: &Case, makes: Makes) -> Cost {
+    Window::conv(case).map(|w| makes.cost(case, &w)).unwrap_or_default()
+}
+
+/// Work of conv2d.
+pub fn forward_cost(case: &Case) -> Cost {
+    conv_cost(case, Makes::Y)
+}
+
+/// Work of conv2d_bwd_data.
+pub fn data_cost(case: &Case) -> Cost {
+    conv_cost(case, Makes::X)
+}
+
+/// Work of conv2d_bwd_weight.
+pub fn weight_cost(case: &Case) -> Cost {
+    conv_cost(case, Makes::Filters)
+}
+
+/// CPU: the shared params, then 1 for NHWC.
+pub fn native_params(w: &Window) -> Vec<Param> {
+    let mut params = w.params();
+    params.push(Param::U64(u64::from(w.nhwc)));
+    params
+}
+
+fn native(case: &Case, makes: Makes) -> Result<Plan> {
+    let w = Window::conv(case)?;
+    Ok(plan_native::step(case, makes.entry(), &[0, 1], &[2], native_params(&w), makes.cost(case, &w)))
+}
+
+/// Defines of a text in the C dialect: the layout, and the type of indices for operands of so many elements.
+pub(super) fn c_defines(w: &Window, largest: u64) -> Vec<(String, String)> {
+    // Distances of channels, rows and columns.
+    let layout = match w.nhwc {
+        true => [("CS", "1"), ("YS", "((nw) * (nc))"), ("XS", "(nc)")],
+        false => [("CS", "((nh) * (nw))"), ("YS", "(nw)"), ("XS", "1")],
+    };
+    let mut defines: Vec<(String, String)> =
+        layout.iter().map(|(name, text)| (format!("{name}(nc, nh, nw)"), (*text).to_string())).collect();
+    // The last group may reach beyond the last element, and coordinates beyond the padded image.
+    let index = if largest < 1 << 31 { "u32" } else { "u64" };
+    defines.push(("INDEX".into(), index.into()));
+    defines
+}
+
+/// The largest of the operands and of the padded coordinates.
+pub(super) fn largest(w: &Window) -> u64 {
+    let reach = |o: u64, s: u64, k: u64, d: u64| o.saturating_mul(s).saturating_add(k.saturating_mul(d));
+    let sizes = [product(&w.x()), product(&w.y()), product(&w.filters())];
+    let ends = [reach(w.ho, w.sh, w.kh, w.dh), reach(w.wo, w.sw, w.kw, w.dw), w.h + w.pt, w.w + w.pl];
+    sizes.into_iter().chain(ends).max().unwrap_or(0)
+}
+
+fn c(case: &Case, info: &DeviceInfo, makes: Makes) -> Result<Plan> {
+    let w = Window::conv(case)?;
+    let results = makes.results(&w);
+    if results == 0 {
+        return Ok(Plan::default());
+    }
+    let mut step = plan_c::step(case.dtype, makes.entry(), case.dtype.compute(), case.dtype, GROUP as u32);
+    step.defines.extend(c_defines(&w, largest(&w)));
+    let groups = if makes == Makes::Filters { results } else { results.div_ceil(GROUP) };
+    Ok(plan_c::one(Step {
+        groups: spread_groups(groups, info)?,
+        args: vec![Arg::Operand(0), Arg::Operand(1), Arg::Operand(2)],
+        writes: vec![false, false, true],
+        params: w.params(),
+        cost: makes.cost(case, &w),
+        ..step
+    }))
+}
+
+/// conv2d on the CPU.
+pub fn forward(_: &Kernel, case: &Case, _: &DeviceInfo) -> Result<Plan> {
+    native(case, Makes::Y)
+}
+/// conv2d_bwd_data on the CPU.
+pub fn data(_: &Kernel, case: &Case, _: &DeviceInfo) -> Result<Plan> {
+    native(case, Makes::X)
+}
+/// conv2d_bwd_weight on the CPU.
+pub fn weight(_: &Kernel, case: &Case, _: &DeviceInfo) -> Result<Plan> {
+    native(case, Makes::Filters)
+}
+/// `conv2d(x, filters, y, sizes)`: a work-item per element of y.
+pub fn forward_c(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
+    c(case, info, Makes::Y)
+}
+/// `conv2d_bwd_data(g, filters, dx, sizes)`: a work-item per element of dx.
+pub fn data_c(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
+    c(case, info, Makes::X)
+}
+/// `conv2d_bwd_weight(g, x, df, sizes)`: a group per element of df.
+pub fn weight_c(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
+    c(case, info, Makes::Filters)
+}

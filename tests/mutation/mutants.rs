@@ -1,0 +1,200 @@
+//! Single-token changes of a C text.
+
+/// One change.
+#[derive(Clone, Debug)]
+pub(crate) struct Change {
+    /// Byte range replaced.
+    from: usize,
+    to: usize,
+    token: String,
+    with: &'static str,
+    number: String,
+    /// 1-based position.
+    row: usize,
+    column: usize,
+    /// The line it is in.
+    pub(crate) line: String,
+    /// The kernel it is in; empty for what several share.
+    pub(crate) entry: String,
+}
+
+impl Change {
+    fn replacement(&self) -> &str {
+        if self.number.is_empty() { self.with } else { &self.number }
+    }
+    /// True if a barrier is taken away.
+    pub(crate) fn is_barrier(&self) -> bool {
+        self.token.starts_with("BARRIER")
+    }
+    /// The whole text with the change.
+    pub(crate) fn apply(&self, text: &str) -> String {
+        format!("{}{}{}", &text[..self.from], self.replacement(), &text[self.to..])
+    }
+    /// `reduce.c: < at 21:26 -> <=`.
+    pub(crate) fn name(&self, file: &str) -> String {
+        format!("{file}: {} at {}:{} -> {}", self.token, self.row, self.column, self.replacement())
+    }
+}
+
+/// Longest first, so that `<=` is not taken for `<`.
+const OPERATORS: &[(&str, &[&str])] = &[
+    ("BARRIER();", &[";"]),
+    ("<<", &[]),
+    (">>", &[]),
+    ("<=", &["<"]),
+    (">=", &[">"]),
+    ("==", &["!="]),
+    ("!=", &["=="]),
+    ("&&", &["||"]),
+    ("||", &["&&"]),
+    ("+=", &["-=", "="]),
+    ("-=", &["+="]),
+    ("*=", &["/="]),
+    ("/=", &[]),
+    ("++", &[]),
+    ("--", &[]),
+    ("->", &[]),
+    ("<", &["<="]),
+    (">", &[">="]),
+    ("+", &["-"]),
+    ("-", &["+"]),
+    ("*", &["+"]),
+    ("/", &["*"]),
+    ("%", &["/"]),
+    ("LID(0)", &["LID(1)"]),
+    ("LID(1)", &["LID(0)"]),
+];
+
+/// Names that are mistaken for each other: index, bound, size.
+const NAMES: &[(&str, &str)] = &[
+    ("m", "n"),
+    ("n", "m"),
+    ("i", "j"),
+    ("j", "i"),
+    ("row", "col"),
+    ("col", "row"),
+    ("a_row", "a_col"),
+    ("b_row", "b_col"),
+    ("lx", "ly"),
+    ("outer", "inner"),
+    ("inner", "outer"),
+    ("TM", "TN"),
+    ("RM", "RN"),
+    ("h", "w"),
+    ("w", "h"),
+    ("oh", "ow"),
+    ("ow", "oh"),
+    ("kh", "kw"),
+    ("kw", "kh"),
+];
+
+/// Every change of the bodies of kernels and functions: no comment, preprocessor line or declaration of parameters.
+pub(crate) fn changes(text: &str) -> Vec<Change> {
+    let bytes = text.as_bytes();
+    let mut out: Vec<Change> = Vec::new();
+    let (mut at, mut depth, mut entry) = (0usize, 0usize, String::new());
+    let ident = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+    let declared = |from: usize, name: &str| {
+        // Both names must exist in this body, or the mutant does not compile.
+        let rest = &text[from..];
+        let end = rest.find("\n}").unwrap_or(rest.len());
+        let start = text[..from].rfind("\n}").map_or(0, |p| p + 2);
+        text[start..from + end].split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).any(|w| w == name)
+    };
+    while at < bytes.len() {
+        let rest = &text[at..];
+        if rest.starts_with("/*") {
+            at += rest.find("*/").map_or(rest.len(), |p| p + 2);
+            continue;
+        }
+        if rest.starts_with("//") || (rest.starts_with('#') && (at == 0 || bytes[at - 1] == b'\n')) {
+            // A continued line belongs to its macro.
+            let mut len = 0;
+            for line in rest.split_inclusive('\n') {
+                len += line.len();
+                if !line.trim_end().ends_with('\\') {
+                    break;
+                }
+            }
+            at += len;
+            continue;
+        }
+        if depth == 0 && (rest.starts_with("KERNEL_WG(") || rest.starts_with("KERNEL(")) {
+            let open = rest.find('(').unwrap() + 1;
+            entry = rest[open..].split([',', ')']).next().unwrap_or("").trim().to_string();
+        }
+        match bytes[at] {
+            b'{' => depth += 1,
+            b'}' => {
+                depth = depth.saturating_sub(1);
+                if depth == 0 {
+                    entry.clear();
+                }
+            }
+            _ => {}
+        }
+        if depth == 0 {
+            at += 1;
+            continue;
+        }
+        let mut push = |len: usize, with: &'static str, number: String| {
+            let row = text[..at].matches('\n').count() + 1;
+            let start = text[..at].rfind('\n').map_or(0, |p| p + 1);
+            let line = text[start..].lines().next().unwrap_or("").trim().to_string();
+            let token = text[at..at + len].to_string();
+            let column = at - start + 1;
+            out.push(Change { from: at, to: at + len, token, with, number, row, column, line, entry: entry.clone() });
+        };
+        if let Some((op, withs)) = OPERATORS.iter().find(|(op, _)| rest.starts_with(op)) {
+            // `*` of a pointer's declaration and unary minus do not compile or mean something else.
+            let pointer = *op == "*" && (rest.starts_with("*RESTRICT") || text[..at].ends_with("T "));
+            let called = op.starts_with(|c: char| c.is_ascii_alphabetic()) && at > 0 && ident(bytes[at - 1]);
+            if !pointer && !called {
+                for with in *withs {
+                    push(op.len(), with, String::new());
+                }
+                at += op.len();
+                continue;
+            }
+        }
+        if ident(bytes[at]) {
+            let len = rest.bytes().take_while(|b| ident(*b) || *b == b'.').count();
+            let word = &rest[..len];
+            if let Ok(n) = word.trim_end_matches(['u', 'U']).parse::<u64>() {
+                push(len, "", (n + 1).to_string());
+            } else if let Some((_, with)) = NAMES.iter().find(|(a, b)| *a == word && declared(at, b)) {
+                // Not where it is declared.
+                let before = text[..at].trim_end();
+                let declared_here =
+                    before.ends_with(|c: char| c.is_ascii_alphanumeric()) && !before.ends_with("return");
+                if !declared_here {
+                    push(len, with, String::new());
+                }
+            }
+            at += len;
+            continue;
+        }
+        at += 1;
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_are_single_and_inside_bodies() {
+        let text = "/* a < b */\n#define X(a) (a + 1)\nKERNEL_WG(f, 1, 1, 1)(GLOBAL const T *RESTRICT x, u64 n) {\n    \
+                    if (i < n) {\n        y[i] = x[i] + 2;\n        BARRIER();\n    }\n}\n";
+        let all = changes(text);
+        let names: Vec<_> = all.iter().map(|c| c.name("f.c")).collect();
+        assert_eq!(
+            names,
+            ["f.c: < at 4:11 -> <=", "f.c: + at 5:21 -> -", "f.c: 2 at 5:23 -> 3", "f.c: BARRIER(); at 6:9 -> ;"]
+        );
+        assert!(all.iter().all(|c| c.entry == "f"));
+        assert!(all[0].apply(text).contains("if (i <= n)"));
+        assert_eq!(all[2].apply(text).len(), text.len());
+    }
+}
