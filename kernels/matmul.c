@@ -1,7 +1,8 @@
-/* C = alpha op(A) op(B) + beta C, row-major, for `batches` problems that lie one behind the other. A group computes a TM x TN tile of C in steps of TK through local memory;
-   a work-item holds RM x RN results. Row and column strides of A and B stand for transposition. Sizes need not fit the
-   tiles. Result (i, j) of work-item (ty, tx) is at row ty*ROW_ITEM + i*ROW_STEP and column tx*COL_ITEM + j*COL_STEP of
-   the tile: scattered for GPUs (no bank conflicts), contiguous for processors (vectors). */
+/* C = alpha op(A) op(B) + beta C, row-major, for `batches` problems that lie one behind the other. A group computes a
+   TM x TN tile of C in steps of TK through local memory; a work-item holds RM x RN results. Row and column strides of A
+   and B stand for transposition. Sizes need not fit the tiles. Result (i, j) of work-item (ty, tx) is at row
+   ty*ROW_ITEM + i*ROW_STEP and column tx*COL_ITEM + j*COL_STEP of the tile: scattered for GPUs (no bank conflicts),
+   contiguous for processors (vectors). */
 KERNEL_WG(gemm, GROUP, 1, 1)
 (GLOBAL const T *RESTRICT a, GLOBAL const T *RESTRICT b, GLOBAL OUT *RESTRICT c, u64 m, u64 n, u64 k, u64 a_row,
  u64 a_col, u64 b_row, u64 b_col, u64 batches, ACC alpha, ACC beta) {
@@ -13,13 +14,11 @@ KERNEL_WG(gemm, GROUP, 1, 1)
     u64 across = (n + TN - 1) / TN;
     u64 down = (m + TM - 1) / TM;
     u64 flat = FLAT_GRP();
-    u64 batch = flat / (across * down);
+    /* 32 bits, and offsets made where they are used: with 8x8 results the registers would not do for more on sm_80. */
+    u32 batch = (u32)(flat / (across * down));
     flat -= batch * (across * down);
     u64 row0 = flat / across * TM;
     u64 col0 = flat % across * TN;
-    u64 a0 = batch * m * k;
-    u64 b0 = batch * k * n;
-    u64 c0 = batch * m * n;
     /* Groups behind the last problem multiply nothing and store nothing. */
     u64 rows = batch < batches ? m : 0;
     u64 depth = batch < batches ? k : 0;
@@ -38,7 +37,7 @@ KERNEL_WG(gemm, GROUP, 1, 1)
             u64 col = k0 + p;
             ACC v = (ACC)0;
             if (row < rows && col < k) {
-                v = LOAD(a, a0 + row * a_row + col * a_col);
+                v = LOAD(a, batch * m * k + row * a_row + col * a_col);
             }
             tile_a[p][r] = v;
         }
@@ -49,7 +48,7 @@ KERNEL_WG(gemm, GROUP, 1, 1)
             u64 col = col0 + r;
             ACC v = (ACC)0;
             if (row < k && col < n) {
-                v = LOAD(b, b0 + row * b_row + col * b_col);
+                v = LOAD(b, batch * k * n + row * b_row + col * b_col);
             }
             tile_b[p][r] = v;
         }
@@ -79,9 +78,9 @@ KERNEL_WG(gemm, GROUP, 1, 1)
                 ACC v = alpha * acc[i][j];
                 /* beta = 0 does not read C, which may hold anything. */
                 if (beta != (ACC)0) {
-                    v += beta * LOAD(c, c0 + row * n + col);
+                    v += beta * LOAD(c, (batch * m + row) * n + col);
                 }
-                STORE_OUT(c, c0 + row * n + col, v);
+                STORE_OUT(c, (batch * m + row) * n + col, v);
             }
         }
     }

@@ -101,16 +101,13 @@ fn in_parallel<T: Sync>(items: &[T], f: impl Fn(&T) + Sync) {
     });
 }
 
-/// Every distinct program that any smoke case needs on the card, through any variant; for one entry of a text the full
-/// tier's differ from them in nothing.
+/// Every distinct program that any case of the full tier needs on the card, through any variant.
 fn needed(chip: u32) -> Vec<Needed> {
     let info = card(chip);
     let mut all = BTreeMap::new();
     for op in op::all() {
-        // Dtypes of every kind of storage and arithmetic; the others differ from them by a type's name.
-        let kinds = [DType::F32, DType::F64, DType::BF16, DType::I32, DType::U8];
-        for dtype in op.dtypes.iter().filter(|d| kinds.contains(d) && (chip == 80 || **d != DType::F64)) {
-            for spec in (op.cases)(Tier::Smoke) {
+        for dtype in op.dtypes {
+            for spec in op.specs(Tier::Full, *dtype) {
                 // A case with alpha = 0.5 is none for integers.
                 let Ok(case) = op.case(*dtype, &spec.dims, spec.attrs, spec.fill) else { continue };
                 for kernel in op.kernels.iter().filter(|k| matches!(k.body, Body::C(_) | Body::Cuda(_))) {
@@ -172,7 +169,7 @@ fn every_text_compiles_for_three_chips_with_the_parameters_of_its_plan() {
                 .unwrap_or_else(|e| panic!("sm_{chip}, {}: {e}", n.label));
             assert!(whole_cubin(&image.bytes), "sm_{chip}, {}: not a whole cubin", n.label);
             // The driver is given no length: a file that was cut must not reach it.
-            for cut in (0..20).map(|i| image.bytes.len() * i / 20) {
+            for cut in (0..100).map(|i| image.bytes.len() * i / 100) {
                 assert!(!whole_cubin(&image.bytes[..cut]), "sm_{chip}, {}: cut at {cut}", n.label);
             }
         });
@@ -213,15 +210,8 @@ fn products_do_not_spill_and_use_tensor_cores() {
                 .unwrap();
             let log = String::from_utf8_lossy(&out.stderr).into_owned();
             assert!(out.status.success(), "sm_{chip}, {}: {log}", n.label);
-            if n.variant == "tiled128" && (n.label.contains(" f16 ") || n.label.contains(" bf16 ")) {
-                // Conversions beside 64 accumulators: known to spill a little where 128 registers are the limit.
-                let spilt = log.split(" bytes spill stores").next().and_then(|t| t.rsplit([',', ' ']).next());
-                let spilt: u32 = spilt.and_then(|t| t.trim().parse().ok()).unwrap_or(u32::MAX);
-                assert!(spilt <= 128, "sm_{chip}, {}: {log}", n.label);
-            } else {
-                assert!(log.contains("0 bytes spill stores, 0 bytes spill loads"), "sm_{chip}, {}: {log}", n.label);
-                assert!(log.contains("0 bytes stack frame"), "sm_{chip}, {}: {log}", n.label);
-            }
+            assert!(log.contains("0 bytes spill stores, 0 bytes spill loads"), "sm_{chip}, {}: {log}", n.label);
+            assert!(log.contains("0 bytes stack frame"), "sm_{chip}, {}: {log}", n.label);
             seen += 1;
         }
     }

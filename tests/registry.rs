@@ -5,8 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use gpuctl::base::{DType, Fill};
-use gpuctl::kernel::{Body, Kernel};
+use gpuctl::base::{Cost, DType, Fill, Lang};
+use gpuctl::kernel::{Body, Kernel, Step, source};
 use gpuctl::op::{self, CaseSpec, Gap, OpDesc, ShapeClass, Tier};
 
 /// The forms a kernel comes in, as the matrix shows them.
@@ -119,6 +119,38 @@ fn variants_are_unique_within_a_form() {
 }
 
 /// The matrix, for people: `cargo test --test registry -- --nocapture matrix`.
+/// Whatever else a file of kernels holds would be compiled for nothing with every program.
+#[test]
+fn every_text_declares_one_entry() {
+    let begins = |line: &&str| line.starts_with("KERNEL");
+    let mut seen = 0;
+    for op in op::all() {
+        for kernel in op.kernels {
+            let Body::C(body) = kernel.body else { continue };
+            let name = |line: &'static str| line.split(['(', ',', ')']).nth(1).unwrap().trim();
+            for entry in body.lines().filter(begins).map(name) {
+                let step = Step {
+                    entry,
+                    dtype: DType::F32,
+                    defines: vec![],
+                    group: [1; 3],
+                    groups: [1; 3],
+                    args: vec![],
+                    writes: vec![],
+                    params: vec![],
+                    cost: Cost::default(),
+                };
+                let text = source::assemble(kernel, &step, Lang::OpenclC).unwrap().text;
+                let left: Vec<_> = text.lines().filter(begins).collect();
+                assert!(left.len() == 1 && left[0].contains(entry), "{} {} {entry}: {left:?}", op.name, kernel.variant);
+                assert_eq!(text.matches("__kernel").count(), 2, "an entry that is not declared by the prelude's macros");
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen > 100, "{seen} entries seen");
+}
+
 #[test]
 fn matrix() {
     let mut text = String::new();

@@ -36,8 +36,9 @@ pub(super) fn one(step: Step) -> Plan {
     Plan { steps: vec![step], scratch: Vec::new() }
 }
 
-/// An elementwise step over `n` elements: the number rules `N_...` of the dtype, groups, and `ITEMS` elements per work-item. A GPU hides memory latency better
-/// with several independent reads per item; a processor's compiler makes vectors of neighbouring items and wants one.
+/// An elementwise step over `n` elements: the number rules `N_...` of the dtype, groups, and `ITEMS` elements per
+/// work-item. A GPU hides memory latency better with several independent reads per item; a processor's compiler makes
+/// vectors of neighbouring items and wants one.
 fn elementwise(case: &Case, entry: &'static str, n: u64, info: &DeviceInfo) -> Result<Step> {
     let mut step = step(case.dtype, entry, case.dtype.compute(), case.dtype, GROUP);
     step.defines.extend(rules_c::defines(case.dtype));
@@ -225,6 +226,9 @@ pub(super) fn gemm_tiled(case: &Case, info: &DeviceInfo, t: Tiles, cost: Cost) -
     let batches = case.dim("b");
     if batches == 0 {
         return Ok(Plan::default());
+    }
+    if batches > u64::from(u32::MAX) {
+        return Err(Error::new(Code::LaunchTooLarge, format!("{batches} products in one launch, at most {}", u32::MAX)));
     }
     let (rows, columns) = (t.tm / t.rm, t.tn / t.rn);
     let mut s = step(case.dtype, "gemm", acc, out, (rows * columns) as u32);

@@ -64,8 +64,32 @@ fn c_text(prelude: &str, step: &Step, expr: &str, body: &str) -> String {
         // `x` and `b` are the operands in the op's expression; unary texts pass only the first.
         out.push_str(&format!("#define EXPR(x, b) ({expr})\n"));
     }
-    out.push_str(body);
+    out.push_str(&only_entry(body, step.entry));
     out
+}
+
+/// The text with every other entry than `entry` left blank, line by line, so that a compiler's line numbers stay those
+/// of the file. A driver makes machine code of every entry that it is given, also of those that nobody launches.
+/// An entry begins with a line that starts with `KERNEL` and ends with the next line that starts with `}`.
+fn only_entry(body: &str, entry: &str) -> String {
+    let mut out = String::with_capacity(body.len());
+    let mut dropping = false;
+    for line in body.split_inclusive('\n') {
+        if let Some(name) = entry_of(line) {
+            dropping = name != entry;
+        }
+        out.push_str(if dropping { "\n" } else { line });
+        if line.starts_with('}') {
+            dropping = false;
+        }
+    }
+    out
+}
+
+/// The entry that begins with this line of a C-dialect text, if one does.
+fn entry_of(line: &str) -> Option<&str> {
+    let rest = line.strip_prefix("KERNEL_WG(").or_else(|| line.strip_prefix("KERNEL("))?;
+    rest.split([',', ')']).next().map(str::trim)
 }
 
 fn wgsl_text(step: &Step, expr: &str, body: &str) -> Result<String> {
@@ -127,6 +151,18 @@ mod tests {
             params: vec![],
             cost: Cost::default(),
         }
+    }
+
+    #[test]
+    fn a_text_holds_its_own_entry_alone() {
+        let body = "/* head */\nFUNCTION u64 f(u64 a) {\n    return a;\n}\n\nKERNEL_WG(one, GROUP, 1, 1)(u64 n) {\n    f(n);\n}\n\
+                    /* of two */\nKERNEL(two)\n(u64 n) {\n    f(n);\n}\n";
+        let one = only_entry(body, "one");
+        assert!(one.contains("KERNEL_WG(one") && one.contains("FUNCTION u64 f") && !one.contains("KERNEL(two)"), "{one}");
+        let two = only_entry(body, "two");
+        assert!(two.contains("KERNEL(two)\n(u64 n) {\n    f(n);\n}") && !two.contains("one"), "{two}");
+        assert_eq!(two.lines().position(|l| l.starts_with("KERNEL(two)")), Some(9), "lines keep their numbers");
+        assert_eq!(one.lines().count(), body.lines().count());
     }
 
     #[test]
