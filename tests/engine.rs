@@ -159,7 +159,16 @@ fn both_sides_of_a_threshold() {
 #[test]
 fn explanations_are_what_happens() {
     let device = Second::new("a", DeviceClass::Discrete);
-    let engine = engine_with(&device);
+    // A threshold for every op, so that both sides are met often.
+    let mut p = profile(&[device.info()]);
+    let measured = op::all().filter(|o| !matches!(o.unit, op::Unit::Bytes | op::Unit::Calls));
+    p.entries = measured
+        .map(|o| {
+            let threshold = if o.unit == op::Unit::Dim { 48 } else { 2_000 };
+            entry(o.name, o.unit.name(), o.families[0].name, &device.info().uid, threshold)
+        })
+        .collect();
+    let engine = Engine::builder().env(env()).profile_value(p).device(device).build().unwrap();
     let rng = Philox::new(3);
     let (mut runs, mut gpu) = (0, 0);
     for (stream, op) in op::all().enumerate() {
@@ -182,7 +191,10 @@ fn explanations_are_what_happens() {
             }
         }
     }
-    assert!(runs > 100 && gpu >= 10, "{runs} runs, {gpu} of them on the device: too few to mean much");
+    assert!(
+        runs > 1000 && gpu * 5 > runs && gpu * 5 < 4 * runs,
+        "{runs} runs, {gpu} of them on the device: too few to mean much"
+    );
 }
 
 #[test]

@@ -143,7 +143,11 @@ fn every_text_declares_one_entry() {
                 let text = source::assemble(kernel, &step, Lang::OpenclC).unwrap().text;
                 let left: Vec<_> = text.lines().filter(begins).collect();
                 assert!(left.len() == 1 && left[0].contains(entry), "{} {} {entry}: {left:?}", op.name, kernel.variant);
-                assert_eq!(text.matches("__kernel").count(), 2, "an entry that is not declared by the prelude's macros");
+                assert_eq!(
+                    text.matches("__kernel").count(),
+                    2,
+                    "an entry that is not declared by the prelude's macros"
+                );
                 seen += 1;
             }
         }

@@ -7,13 +7,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use gpuctl::base::{Attr, Attrs, Case, Code, DType, Env, Exact, Feature, Fill, HostTensor, Lang};
+use gpuctl::base::record::{Record, Status};
+use gpuctl::base::sink::{Cancel, Collect};
+use gpuctl::base::{Attr, Attrs, Case, Code, DType, Env, Exact, Fill, HostTensor, Lang};
+use gpuctl::device::cpu::{CpuDevice, Pin};
+use gpuctl::device::probe::Rig;
 use gpuctl::device::wgpu::WgpuDevice;
 use gpuctl::device::{DEADLINE, Device, Health, Launch, MemoryKind, Queue, Slice, Source, Waited};
 use gpuctl::engine::run::Runner;
+use gpuctl::jobs::verify::{self, VerifyConfig};
 use gpuctl::kernel::source::{Text, assemble};
-use gpuctl::kernel::{Body, Kernel, Param, lang_for};
-use gpuctl::op::{self, OpDesc, Tier, Tolerance, case};
+use gpuctl::kernel::{Body, Isa, Kernel, Param};
+use gpuctl::op::{self, OpDesc, Tier, Unit, case};
 
 /// The first adapter, opened; `None` skips the test.
 fn open(test: &str) -> Option<Arc<WgpuDevice>> {
@@ -65,13 +70,6 @@ fn run(r: &Runner, name: &str) {
     check(r, op::find(c.op).unwrap(), &c).unwrap();
 }
 
-/// True if an op's WGSL row and the device hold the dtype.
-fn has(d: &dyn Device, op: &OpDesc, dtype: DType) -> bool {
-    let info = d.info();
-    let here = op.kernels.iter().any(|k| lang_for(&k.body, info).is_some() && k.dtypes.contains(&dtype));
-    here && info.dtypes.contains(&dtype) && (op.name != "sum" || dtype.is_float() || info.has(Feature::Int64))
-}
-
 /// True if the device holds every operand of a case: `cast` has targets that WGSL cannot store.
 fn holds(d: &dyn Device, op: &OpDesc, c: &Case) -> bool {
     (0..op.operands.len()).all(|i| d.info().dtypes.contains(&op.operand_dtype(i, c)))
@@ -81,55 +79,37 @@ fn holds(d: &dyn Device, op: &OpDesc, c: &Case) -> bool {
 /// Mesa 22.3's llvmpipe computes exp(-0.052) 3.16 ulp off, where WGSL allows 3.10.
 const FINDINGS: &[(&str, &str)] = &[("llvmpipe", "exp/f32/n65535/-/uniform")];
 
-fn every_case(test: &str, tier: Tier, only: &[&str]) {
-    let Some(r) = runner(test) else { return };
-    let (mut count, mut wrong) = (0, Vec::new());
-    for op in op::all().filter(|o| only.is_empty() || only.contains(&o.name)) {
-        for dtype in op.dtypes.iter().filter(|d| has(r.device().as_ref(), op, **d)) {
-            for spec in op.specs(tier, *dtype) {
-                // Some attributes fit floats only.
-                let Ok(c) = op.case(*dtype, &spec.dims, spec.attrs, spec.fill) else { continue };
-                if !holds(r.device().as_ref(), op, &c) {
-                    continue;
-                }
-                // The multi-precision oracle takes minutes for these; `verify --tier full` is the place for them.
-                if matches!(op.tolerance, Tolerance::Function(_) | Tolerance::Around { .. }) && c.dim("n") > 100_000 {
-                    continue;
-                }
-                // WGSL may flush a subnormal base: `verify` judges such elements by flushed operands, too, this test does not.
-                if op.name.starts_with("pow") && c.fill == Fill::Special {
-                    continue;
-                }
-                count += 1;
-                let Err(e) = check(&r, op, &c) else { continue };
-                let name = &r.device().info().name;
-                if FINDINGS.iter().any(|(driver, case)| name.contains(driver) && c.to_string() == *case) {
-                    eprintln!("known finding on {name}: {e}");
-                } else {
-                    wrong.push(e);
-                }
-            }
+/// The full tier of the ops that stretch the table most; `gpuctl verify --tier full` takes all, for minutes. Smoke cases of
+/// every op are in tests/verify.
+#[test]
+fn every_full_case_of_the_founding_ops_agrees_with_the_oracle() {
+    let Some(d) = open("every_full_case_of_the_founding_ops_agrees_with_the_oracle") else { return };
+    let names =
+        ["add", "relu", "exp", "tanh", "sigmoid", "sum", "softmax", "gemm", "transpose", "h2d", "d2h", "launch"];
+    let ops = names.iter().map(|n| op::find(n).unwrap()).collect();
+    let cfg = VerifyConfig { ops, tier: Tier::Full, ..VerifyConfig::default() };
+    let cpu: Arc<dyn Device> = Arc::new(CpuDevice::new(2, Isa::detect(), Pin::Free).unwrap());
+    let device: Arc<dyn Device> = d.clone();
+    let rig = Rig { devices: vec![device], cpu, absent: Vec::new() };
+    let mut sink = Collect::default();
+    let summary = verify::run(&cfg, &rig, &mut sink, &Cancel::new()).unwrap();
+    let mut wrong = Vec::new();
+    for record in sink.records {
+        let Record::Verify(r) = record else { continue };
+        if r.subject.status != Status::Failed {
+            continue;
+        }
+        if FINDINGS.iter().any(|(driver, case)| d.info().name.contains(driver) && r.case == *case) {
+            eprintln!("known finding on {}: {}", d.info().name, verify::line(&r));
+        } else {
+            wrong.push(verify::line(&r));
         }
     }
-    assert!(wrong.is_empty(), "{} of {count} cases:\n{}", wrong.len(), wrong.join("\n"));
-    assert!(count > 100, "only {count} cases");
-    let ledger = Arc::clone(r.device().ledger());
-    assert_eq!(ledger.state().buffers, 0, "operands are released");
-    drop(r);
-    let s = ledger.state();
-    assert_eq!((s.buffers, s.bytes, s.pinned, s.objects()), (0, 0, 0, 0), "{:?}", ledger.release_errors());
-}
-
-#[test]
-fn every_smoke_case_agrees_with_the_oracle() {
-    every_case("every_smoke_case_agrees_with_the_oracle", Tier::Smoke, &[]);
-}
-
-#[test]
-fn every_full_case_of_a_few_ops_agrees_with_the_oracle() {
-    // One op of each form of text; `gpuctl verify --tier full` takes all, for minutes.
-    let only = ["exp", "add", "softmax", "transpose"];
-    every_case("every_full_case_of_a_few_ops_agrees_with_the_oracle", Tier::Full, &only);
+    assert!(wrong.is_empty(), "{} of {} cases:\n{}", wrong.len(), summary.passed, wrong.join("\n"));
+    assert!(summary.passed > 1000 && summary.skipped == 0, "{summary:?}");
+    drop(rig);
+    let s = d.ledger().state();
+    assert_eq!((s.buffers, s.bytes, s.pinned, s.objects()), (0, 0, 0, 0), "{:?}", d.ledger().release_errors());
 }
 
 /// lavapipe ends an invocation's loops after 65,535 iterations and takes 65,535 groups per axis.
@@ -240,22 +220,32 @@ fn every_text_builds() {
     for op in op::all() {
         for k in op.kernels.iter().filter(|k| matches!(k.body, Body::Wgsl(_))) {
             for dtype in k.dtypes.iter().filter(|t| d.info().dtypes.contains(t)) {
-                for spec in op.specs(Tier::Smoke, *dtype) {
-                    let Ok(c) = op.case(*dtype, &spec.dims, spec.attrs, spec.fill) else { continue };
-                    if !holds(d.as_ref(), op, &c) {
-                        continue;
+                for spec in op.specs(Tier::Full, *dtype) {
+                    let c = op.case(*dtype, &spec.dims, spec.attrs, spec.fill).unwrap();
+                    if holds(d.as_ref(), op, &c) {
+                        build_all(d.as_ref(), k, &c, &mut built);
                     }
-                    build_all(d.as_ref(), k, &c, &mut built);
                 }
-                if ["gemm", "transpose"].contains(&op.name) && k.variant.starts_with("tiled") {
-                    // Sizes that no binding covers are refused by the plan, not by the driver.
-                    let c = op.case(*dtype, &vec![70_000; op.dims.len()], Attrs::new(), Fill::Uniform).unwrap();
-                    assert_eq!((k.plan)(k, &c, d.info()).unwrap_err().code(), Code::AllocTooLarge, "{c}");
-                }
+                too_large(d.as_ref(), op, k, *dtype);
             }
         }
     }
     assert!(built.len() > 20, "only {} texts", built.len());
+}
+
+/// Sizes that no binding covers are refused by the plan, not by the driver.
+fn too_large(d: &dyn Device, op: &OpDesc, k: &Kernel, dtype: DType) {
+    if matches!(op.unit, Unit::Bytes | Unit::Calls) {
+        return;
+    }
+    let size = if op.dims.len() == 1 { 1 << 40 } else { 70_000 };
+    let c = match op.case(dtype, &vec![size; op.dims.len()], Attrs::new(), Fill::Uniform) {
+        Ok(c) => c,
+        Err(e) => return assert_eq!(e.code(), Code::SizeOverflow, "{} {dtype}", op.name),
+    };
+    let refused = (k.plan)(k, &c, d.info()).map(|p| p.steps.len()).unwrap_err();
+    let codes = [Code::AllocTooLarge, Code::LaunchTooLarge, Code::OpUnsupported, Code::FeatureUnsupported];
+    assert!(codes.contains(&refused.code()), "{c} {}: {refused}", k.variant);
 }
 
 fn build_all(d: &dyn Device, k: &Kernel, c: &Case, built: &mut std::collections::BTreeSet<u64>) {

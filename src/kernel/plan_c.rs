@@ -228,7 +228,10 @@ pub(super) fn gemm_tiled(case: &Case, info: &DeviceInfo, t: Tiles, cost: Cost) -
         return Ok(Plan::default());
     }
     if batches > u64::from(u32::MAX) {
-        return Err(Error::new(Code::LaunchTooLarge, format!("{batches} products in one launch, at most {}", u32::MAX)));
+        return Err(Error::new(
+            Code::LaunchTooLarge,
+            format!("{batches} products in one launch, at most {}", u32::MAX),
+        ));
     }
     let (rows, columns) = (t.tm / t.rm, t.tn / t.rn);
     let mut s = step(case.dtype, "gemm", acc, out, (rows * columns) as u32);
@@ -264,7 +267,7 @@ pub(super) fn gemm_tiled(case: &Case, info: &DeviceInfo, t: Tiles, cost: Cost) -
 /// 128×128×64 tiles, blocks of 4×32 results per work-item: for devices that are processors.
 pub fn gemm_cpu_tile(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
     if !info.is_software() {
-        return Err(Error::new(Code::FeatureUnsupported, "made for processors, the device is a GPU"));
+        return Err(Error::new(Code::FeatureUnsupported, "needs a processor, the device is a GPU"));
     }
     gemm_tiled(case, info, CPU_TILE, plan_native::gemm_cost(case))
 }

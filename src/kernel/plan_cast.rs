@@ -59,7 +59,7 @@ pub fn native(_: &Kernel, case: &Case, _: &DeviceInfo) -> Result<Plan> {
 }
 
 fn other(what: &str) -> Error {
-    Error::new(Code::OpUnsupported, format!("made for {what}"))
+    Error::new(Code::OpUnsupported, format!("the variant needs {what}"))
 }
 
 /// `convert(x, y, n)` with `CONVERT(v)`, for pairs that one conversion of C serves.

@@ -158,7 +158,10 @@ mod tests {
         let body = "/* head */\nFUNCTION u64 f(u64 a) {\n    return a;\n}\n\nKERNEL_WG(one, GROUP, 1, 1)(u64 n) {\n    f(n);\n}\n\
                     /* of two */\nKERNEL(two)\n(u64 n) {\n    f(n);\n}\n";
         let one = only_entry(body, "one");
-        assert!(one.contains("KERNEL_WG(one") && one.contains("FUNCTION u64 f") && !one.contains("KERNEL(two)"), "{one}");
+        assert!(
+            one.contains("KERNEL_WG(one") && one.contains("FUNCTION u64 f") && !one.contains("KERNEL(two)"),
+            "{one}"
+        );
         let two = only_entry(body, "two");
         assert!(two.contains("KERNEL(two)\n(u64 n) {\n    f(n);\n}") && !two.contains("one"), "{two}");
         assert_eq!(two.lines().position(|l| l.starts_with("KERNEL(two)")), Some(9), "lines keep their numbers");

@@ -63,16 +63,16 @@ static CONV2D: OpDesc = OpDesc {
     dims: &["n", "c", "h", "w", "co", "kh", "kw"],
     families: &[Family {
         name: "image",
-        doc: "any; in the sweep one image, 3 by 3 filters, rows and channels in the proportion of common networks",
+        doc: "any; in the sweep one image, 3 by 3 filters, as many channels as rows and columns",
         matches: |_| true,
         sweep: |n| {
-            // n·co·ho·wo·c·kh·kw = (n/8)²·9·c² is size³ for c² = 64 size / 9.
-            let (side, channels) = ((n / 8).max(2) + 2, (64 * n / 9).isqrt().max(1));
+            let channels = (n as f64).cbrt().round().max(1.0) as u64;
+            let side = (n / channels).isqrt().max(3);
             vec![1, channels, side, side, channels, 3, 3]
         },
     }],
-    unit: Unit::Dim,
-    work: |c| u128::from(plan_window::forward_cost(c).flops / 2),
+    unit: Unit::InputElements,
+    work: |c| ["n", "c", "h", "w"].iter().fold(1u128, |all, d| all.saturating_mul(u128::from(c.dim(d)))),
     attrs: &[DILATIONS, FILTER_GROUPS, LAYOUT, PADS, STRIDES],
     dtypes: DTYPES,
     operands: &[Operand::input("x"), Operand::input("f"), Operand::output("y")],

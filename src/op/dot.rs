@@ -4,6 +4,7 @@ use crate::base::{Attrs, Case, Code, DType, Error, Exact, Fill, host};
 use crate::kernel::cpu::reduce;
 use crate::kernel::{Body, Kernel, Needs, plan_c_reduce, plan_native, plan_wgsl_reduce};
 
+use super::products::Dot;
 use super::reduce::{SUMS_C, SUMS_WGSL};
 use super::{
     Binding, CaseSpec, DTypeRule, Family, Gap, Grad, OpDesc, Operand, Range, Reference, Role, ShapeClass, Tier,
@@ -63,12 +64,9 @@ pub(super) static DOT: OpDesc = OpDesc {
     },
     cost: |c| plan_native::dot_cost(c, DTypeRule::Sum.of(c).size()),
     oracle: |c, x| {
-        let (mut s, mut magnitude) = (Exact::zero(c.dtype), 0.0);
-        for (a, b) in x[0].iter().zip(&x[1]) {
-            s = s.add(a.mul(*b));
-            let finite = a.to_f64().is_finite() && b.to_f64().is_finite();
-            magnitude += if finite { a.abs_f64() * b.abs_f64() } else { 0.0 };
-        }
+        let mut dot = Dot::new(c.dtype);
+        x[0].iter().zip(&x[1]).for_each(|(a, b)| dot.add(*a, *b));
+        let (s, magnitude) = dot.end();
         vec![Reference { values: vec![s.wrap(DTypeRule::Sum.of(c))], scale: vec![magnitude] }]
     },
     element: None,

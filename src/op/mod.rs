@@ -198,6 +198,8 @@ pub enum Unit {
     Bytes,
     /// Number of calls in one submission.
     Calls,
+    /// Elements of the images, whatever a filter or window makes of them.
+    InputElements,
 }
 
 impl Unit {
@@ -208,6 +210,7 @@ impl Unit {
             Unit::Dim => "dim",
             Unit::Bytes => "bytes",
             Unit::Calls => "calls",
+            Unit::InputElements => "input_elements",
         }
     }
     /// The work that corresponds to a size: the size itself, or its cube for `Dim`.
@@ -223,6 +226,7 @@ impl Unit {
             Unit::Dim => (16, 2_048),
             Unit::Bytes => (1_024, 64 << 20),
             Unit::Calls => (1, 256),
+            Unit::InputElements => (1_024, 1 << 20),
         }
     }
 }
@@ -310,6 +314,11 @@ pub enum Tier {
     /// Hours: every input that there is, for functions of one number in 16 or 32 bits (`jobs::verify`); no cases of its own.
     Exhaustive,
 }
+
+/// Cases that the full tier has per op and dtype beside those of the op's own list.
+const CROSSED: usize = 14;
+/// Bytes of all operands up to which a shape is tried with other data, too.
+const CROSSED_BYTES: u64 = 1 << 16;
 
 /// A case without its dtype.
 #[derive(Clone, Debug, PartialEq)]
@@ -406,10 +415,45 @@ impl OpDesc {
         Ok(case)
     }
 
-    /// The cases of a tier for a dtype: those whose scalars it holds (a fraction is no case of an integer op).
+    /// The cases of a tier for a dtype: those whose scalars it holds (a fraction is no case of an integer op). The full
+    /// tier also has small shapes of the list with data of other cases of the list: a tail may be wrong for NaN alone.
     pub fn specs(&self, tier: Tier, dtype: DType) -> Vec<CaseSpec> {
         let holds = |spec: &CaseSpec| spec.attrs.iter().all(|(_, v)| !matches!(v, Attr::Float(s) if !dtype.holds(*s)));
-        (self.cases)(tier).into_iter().filter(holds).collect()
+        let mut list: Vec<_> = (self.cases)(tier).into_iter().filter(holds).collect();
+        if tier == Tier::Full && !matches!(self.unit, Unit::Bytes | Unit::Calls) {
+            self.cross(&mut list, dtype);
+        }
+        list
+    }
+
+    /// Adds up to [`CROSSED`] pairs of a small shape and a kind of data that the list has, but not together.
+    fn cross(&self, list: &mut Vec<CaseSpec>, dtype: DType) {
+        let mut shapes: Vec<(Vec<u64>, Attrs)> = Vec::new();
+        let mut fills: Vec<Fill> = Vec::new();
+        for spec in list.iter() {
+            let small = || {
+                let case = self.case(dtype, &spec.dims, spec.attrs.clone(), spec.fill).ok()?;
+                self.total_bytes(&case).filter(|b| *b <= CROSSED_BYTES)
+            };
+            let shape = (spec.dims.clone(), spec.attrs.clone());
+            if !shapes.contains(&shape) && !spec.dims.contains(&0) && small().is_some() {
+                shapes.push(shape);
+            }
+            if !fills.contains(&spec.fill) {
+                fills.push(spec.fill);
+            }
+        }
+        // Round by round each shape meets the next kind of data.
+        let wanted = list.len() + CROSSED;
+        for round in 0..fills.len() {
+            for (i, (dims, attrs)) in shapes.iter().enumerate() {
+                let spec =
+                    CaseSpec { dims: dims.clone(), attrs: attrs.clone(), fill: fills[(i + round) % fills.len()] };
+                if list.len() < wanted && !list.contains(&spec) {
+                    list.push(spec);
+                }
+            }
+        }
     }
 
     /// The case that `--sizes n` means.

@@ -57,7 +57,7 @@ static MAXPOOL2D: OpDesc = OpDesc {
         matches: |_| true,
         sweep: |n| vec![1, 16, (n / 16).isqrt().max(2), (n / 16).isqrt().max(2)],
     }],
-    unit: Unit::Elements,
+    unit: Unit::InputElements,
     work: |c| ["n", "c", "h", "w"].iter().fold(1u128, |all, d| all.saturating_mul(u128::from(c.dim(d)))),
     attrs: &[KERNEL_SHAPE, LAYOUT, PADS, STRIDES],
     dtypes: MAX_DTYPES,

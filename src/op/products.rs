@@ -23,11 +23,16 @@ pub(super) struct Dot {
     sum: Exact,
     decisive: Option<Exact>,
     magnitude: f64,
+    /// The sum of the products of factors times [`SHRINK`].
+    shrunk: f64,
 }
+
+/// Makes any f64 so small that products, and sums of 2^100 of them, stay finite: 2^-600.
+const SHRINK: f64 = f64::from_bits((1023 - 600) << 52);
 
 impl Dot {
     pub(super) fn new(dtype: DType) -> Self {
-        Dot { sum: Exact::zero(dtype), decisive: None, magnitude: 0.0 }
+        Dot { sum: Exact::zero(dtype), decisive: None, magnitude: 0.0, shrunk: 0.0 }
     }
 
     pub(super) fn add(&mut self, a: Exact, b: Exact) {
@@ -35,6 +40,7 @@ impl Dot {
         if a.to_f64().is_finite() && b.to_f64().is_finite() {
             self.sum = self.sum.add(a.mul(b));
             self.magnitude += a.abs_f64() * b.abs_f64();
+            self.shrunk += (a.to_f64() * SHRINK) * (b.to_f64() * SHRINK);
         } else {
             let term = a.mul(b);
             self.decisive = Some(self.decisive.map_or(term, |d| d.add(term)));
@@ -43,11 +49,25 @@ impl Dot {
 
     /// The value and its scale.
     pub(super) fn end(self) -> (Exact, f64) {
-        // Terms near the end of f64's range overflow in the oracle, too. Infinities of both signs are then no NaN of
-        // the problem's but of one order of summation: either infinity stands for all of them (Bound::judge).
-        let sum = if self.sum.to_f64().is_nan() { Exact::f(f64::INFINITY) } else { self.sum };
+        let sum = if self.sum.to_f64().is_finite() { self.sum } else { grown(self.shrunk / SHRINK) };
         (self.decisive.unwrap_or(sum), self.magnitude)
     }
+}
+
+/// What was shrunk, grown again: finite terms near the end of f64's range may overflow on the oracle's way as well, although
+/// their sum does not. Good to f64's own digits; where terms are that large no rule claims more (`Bound::judge`).
+fn grown(x: f64) -> Exact {
+    Exact::f(x / SHRINK)
+}
+
+/// The sum of the numbers divided by `parts`, which is 1 for integers; infinities and NaN among them decide it.
+pub(super) fn total(dtype: DType, x: &[Exact], parts: Option<f64>) -> Exact {
+    let s = x.iter().fold(Exact::zero(dtype), |s, v| s.add(*v));
+    let divided = |s: Exact| parts.map_or(s, |n| Exact::f(0.0).add(s).div(Exact::f(n)));
+    if s.to_f64().is_finite() || x.iter().any(|v| !v.to_f64().is_finite()) {
+        return divided(s);
+    }
+    grown(divided(Exact::f(x.iter().map(|v| v.to_f64() * SHRINK).sum())).to_f64())
 }
 
 /// Dtype of a product's result.
@@ -160,17 +180,21 @@ static GEMV: OpDesc = OpDesc {
             name: "square",
             doc: "no dimension more than four times the other",
             matches: |c| c.dim("m").max(c.dim("n")) <= c.dim("m").min(c.dim("n")).saturating_mul(4),
-            sweep: |n| vec![n.isqrt(), n.isqrt()],
+            sweep: |n| vec![n, n],
         },
         Family {
             name: "narrow",
             doc: "one dimension more than four times the other; 16 columns in the sweep",
             matches: |_| true,
-            sweep: |n| vec![(n / 16).max(65), 16],
+            sweep: |n| vec![(n.saturating_mul(n) / 16).max(65), 16],
         },
     ],
-    unit: Unit::Elements,
-    work: |c| u128::from(c.dim("m")) * u128::from(c.dim("n")),
+    unit: Unit::Dim,
+    // A square matrix of dimension t has the work t³, as the unit wants it, though only t² is done.
+    work: |c| {
+        let elements = u128::from(c.dim("m")) * u128::from(c.dim("n"));
+        elements.saturating_mul(elements.isqrt())
+    },
     attrs: &[
         AttrDecl { name: "alpha", kind: AttrType::Float(1.0), doc: "factor of the product" },
         AttrDecl { name: "beta", kind: AttrType::Float(0.0), doc: "factor of y" },

@@ -4,6 +4,7 @@ use crate::base::{Attr, AttrDecl, AttrType, Attrs, Case, Code, DType, Error, Exa
 use crate::kernel::cpu::{extreme, reduce};
 use crate::kernel::{Body, Kernel, NativeFn, Needs, plan_c_reduce, plan_native, plan_reduce, plan_wgsl_reduce};
 
+use super::products::total;
 use super::{
     Binding, CaseSpec, DTypeRule, Family, Grad, OpDesc, Operand, Range, Reference, Role, Tier, Tolerance, Unit, dot,
 };
@@ -220,16 +221,15 @@ fn axes_of(case: &Case, rank: usize) -> Vec<usize> {
 
 /// Infinities and NaN decide the value; the scale tells whether finite terms could overflow as well.
 fn sum_of(case: &Case, x: &[Exact]) -> (Exact, f64) {
-    let s = x.iter().fold(Exact::zero(case.dtype), |s, v| s.add(*v));
+    let s = total(case.dtype, x, None);
     let magnitude = x.iter().map(|v| v.abs_f64()).filter(|m| m.is_finite()).sum();
     (s.wrap(DTypeRule::Sum.of(case)), magnitude)
 }
 
 fn mean_of(case: &Case, x: &[Exact]) -> (Exact, f64) {
-    let s = x.iter().fold(Exact::zero(case.dtype), |s, v| s.add(*v));
     let magnitude: f64 = x.iter().map(|v| v.abs_f64()).filter(|m| m.is_finite()).sum();
     let n = x.len() as f64;
-    (Exact::f(0.0).add(s).div(Exact::f(n)), if n == 0.0 { 0.0 } else { magnitude / n })
+    (total(case.dtype, x, Some(n)), if n == 0.0 { 0.0 } else { magnitude / n })
 }
 
 /// True if a wins over b: NaN over all else.

@@ -35,11 +35,11 @@ fn smoke(rig: &Rig) {
     assert_eq!((summary.exit_code(), summary.skipped), (0, 0));
     assert!(summary.passed > 100);
     for r in records.iter().filter(|r| r.subject.status == Status::Unsupported) {
-        assert!(["no ", "needs", "made for"].iter().any(|w| r.subject.reason.contains(w)), "{}", line(r));
+        assert!(r.subject.reason.contains("no ") || r.subject.reason.contains("needs"), "{}", line(r));
     }
-    let open: u64 = records.iter().map(|r| r.undefined).sum();
-    let compared: u64 = records.iter().map(|r| r.compared).sum();
-    assert!(open * 50 < compared || rig.devices[0].info().takes(Lang::Wgsl), "only WGSL leaves many results open");
+    if !rig.devices[0].info().takes(Lang::Wgsl) {
+        little_is_open(&records);
+    }
     assert!(records.iter().filter(|r| r.subject.op == "gemm").any(|r| r.max_vs_cpu.is_some()));
 }
 

@@ -107,9 +107,22 @@ fn the_smoke_tier_is_clean_on_the_cpu_in_every_variant() {
             assert!(compared > 0, "{} {dtype}: nothing was compared", op.name);
         }
     }
-    // Where intermediates overflow the bounds of some normalisations claim nothing: a small part of special data.
-    for r in records.iter().filter(|r| r.undefined > 0) {
-        assert!(r.undefined < r.compared && r.case.contains("/special") || r.case.contains("/wide"), "{}", line(r));
+    little_is_open(&records);
+}
+
+/// Only where special values make intermediate results overflow may a rule claim nothing, and only for few elements.
+fn little_is_open(records: &[VerifyRecord]) {
+    let mut special = std::collections::BTreeMap::new();
+    for r in records {
+        if r.case.ends_with("/special") {
+            let sums: &mut (u64, u64) = special.entry((r.subject.op.clone(), r.subject.dtype)).or_default();
+            *sums = (sums.0 + r.undefined, sums.1 + r.compared);
+        } else {
+            assert_eq!(r.undefined, 0, "{}", line(r));
+        }
+    }
+    for ((op, dtype), (open, compared)) in special {
+        assert!(open * 10 <= compared, "{op} {dtype}: {open} of {compared} special results are not judged");
     }
 }
 

@@ -8,7 +8,7 @@ use super::self_test::{Change, Expect, Fault, Planted};
 use Detector::{Bits, Bound, Class, Guards, Repeat, Unwritten, Whole};
 
 /// Changes all elements of a result as numbers of one type.
-fn each<T: bytemuck::Pod>(f: impl Fn(&mut [T], u64) + Send + Sync + 'static) -> Change {
+pub(super) fn each<T: bytemuck::Pod>(f: impl Fn(&mut [T], u64) + Send + Sync + 'static) -> Change {
     Box::new(move |bytes, reads| {
         let mut v: Vec<T> = bytemuck::pod_collect_to_vec(bytes);
         f(&mut v, reads);
@@ -16,15 +16,15 @@ fn each<T: bytemuck::Pod>(f: impl Fn(&mut [T], u64) + Send + Sync + 'static) -> 
     })
 }
 
-fn numbers<T: bytemuck::Pod>(inputs: &[HostTensor], i: usize) -> Vec<T> {
+pub(super) fn numbers<T: bytemuck::Pod>(inputs: &[HostTensor], i: usize) -> Vec<T> {
     inputs.get(i).map(|t| bytemuck::pod_collect_to_vec(t.bytes())).unwrap_or_default()
 }
 
-fn size(c: &Case, name: &str) -> usize {
+pub(super) fn size(c: &Case, name: &str) -> usize {
     c.dim(name) as usize
 }
 
-const fn caught(
+pub(super) const fn caught(
     name: &'static str,
     case: &'static str,
     by: Detector,
@@ -71,7 +71,12 @@ const fn race(
 use Lang::{OpenclC, Wgsl};
 
 /// All faults.
-pub(super) static FAULTS: &[Planted] = &[
+pub(super) fn all() -> impl Iterator<Item = &'static Planted> {
+    FAULTS.iter().chain(super::faults_ops::OF_OPS)
+}
+
+/// Faults of every kind; those of single ops lie in `faults_ops`.
+static FAULTS: &[Planted] = &[
     // Small errors, where the limit is smaller.
     caught("one-ulp-f32", "add/f32/n257/-/uniform", Bound, |_, _| each::<f32>(|v, _| v[200] = v[200].next_up())),
     caught("ten-ulp-f32", "exp/f32/n1025/-/uniform", Bound, |_, _| {
@@ -152,7 +157,7 @@ pub(super) static FAULTS: &[Planted] = &[
     caught("tail-left-out", "relu/f32/n257/-/uniform", Unwritten, |_, _| {
         Box::new(|bytes, reads| {
             let from = bytes.len() - 4;
-            bytes[from..].fill(super::POISON[(reads % 2) as usize]);
+            bytes[from..].fill(super::station::POISON[(reads % 2) as usize]);
         })
     }),
     caught("tail-of-zeros", "add/f32/n257/-/uniform", Bound, |_, _| each::<f32>(|v, _| v[250..].fill(0.0))),
@@ -221,7 +226,14 @@ pub(super) static FAULTS: &[Planted] = &[
     ),
     race("c-barrier-missing", "transpose/f32/m33,n65/-/uniform", Bits, OpenclC, "BARRIER();", ""),
     // Stale local memory at the edges of tiles (no `else 0`).
-    text("c-edge-of-tile-stale", "gemm/f32/m17,n33,k65/-/uniform", Class, OpenclC, "row < m && col < k", "row < m"),
+    text(
+        "c-edge-of-tile-stale",
+        "gemm/f32/m17,n33,k65/-/uniform",
+        Class,
+        OpenclC,
+        "row < rows && col < k",
+        "row < rows",
+    ),
     text("c-beta-zero-reads-c", "gemm/f32/m9,n11,k5/-/special", Class, OpenclC, "if (beta != (ACC)0)", "if (m != 0)"),
     text("wgsl-broadcast-wrong", "add/f32/n210/a_shape=2:3:5:7,b_shape=3:1:7/uniform", Bound, Wgsl, "i1 * p.b1", "i1"),
     text(
@@ -238,21 +250,30 @@ pub(super) static FAULTS: &[Planted] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::op::case;
+    use crate::kernel::Body;
+    use crate::op::{self, case};
 
     #[test]
     fn there_are_at_least_thirty_and_each_has_a_case() {
-        assert!(FAULTS.len() >= 30, "{}", FAULTS.len());
-        let mut names: Vec<_> = FAULTS.iter().map(|f| f.name).collect();
+        assert!(all().count() >= 55, "{}", all().count());
+        let mut names: Vec<_> = all().map(|f| f.name).collect();
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), FAULTS.len(), "names are unique");
-        for f in FAULTS {
-            assert!(case::parse(f.case).is_ok(), "{}: {}", f.name, f.case);
+        assert_eq!(names.len(), all().count(), "names are unique");
+        for f in all() {
+            let c = case::parse(f.case).unwrap_or_else(|e| panic!("{}: {}: {e}", f.name, f.case));
+            // The place that a text's fault changes is there.
+            if let Fault::Text { lang, from, .. } = f.fault {
+                let has = |k: &crate::kernel::Kernel| match (k.body, lang) {
+                    (Body::C(text), OpenclC) | (Body::Wgsl(text), Wgsl) => text.contains(from),
+                    _ => false,
+                };
+                assert!(op::find(c.op).unwrap().kernels.iter().any(has), "{}: no text has '{from}'", f.name);
+            }
         }
         for d in Detector::ALL {
             assert!(
-                FAULTS.iter().any(|f| matches!(f.expect, Expect::Caught(by) if by == d)),
+                all().any(|f| matches!(f.expect, Expect::Caught(by) if by == d)),
                 "no fault for the detector {}",
                 d.name()
             );

@@ -17,7 +17,7 @@ use crate::engine::Guard;
 use crate::kernel::{self, Body};
 use crate::op::{self, case};
 
-use super::faults::FAULTS;
+use super::faults;
 use super::{Detector, Mutant, VerifyConfig};
 
 /// A fault and what must become of it.
@@ -106,12 +106,16 @@ pub fn self_test(
     let mut summary = SelfTestSummary::default();
     let mut clean = HashMap::new();
     let wanted = |p: &&Planted| only.is_none_or(|d| matches!(p.expect, Expect::Caught(by) if by == d));
-    for (done, planted) in FAULTS.iter().filter(wanted).enumerate() {
+    for (done, planted) in faults::all().filter(wanted).enumerate() {
         if cancel.raised() {
             summary.cancelled = true;
             break;
         }
-        sink.progress(&Progress { doing: planted.name.into(), done: done as u64, total: Some(FAULTS.len() as u64) });
+        sink.progress(&Progress {
+            doing: planted.name.into(),
+            done: done as u64,
+            total: Some(faults::all().count() as u64),
+        });
         let record = plant(rig, planted, off, &mut clean)?;
         match record.outcome.as_str() {
             "caught" => summary.caught += 1,
