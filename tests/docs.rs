@@ -207,3 +207,12 @@ fn renew() {
         assert!(std::fs::read_to_string(&file).unwrap().len() > 500);
     }
 }
+
+/// The row that "Writing an op" takes apart is in the source as it stands there.
+#[test]
+fn the_row_in_writing_an_op_is_the_tables_own() {
+    let page = include_str!("../docs/writing-an-op.md");
+    let row = page.split("```rust\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    assert!(row.starts_with("unary_op!("), "{row}");
+    assert!(include_str!("../src/op/elementwise.rs").contains(row), "no such row in src/op/elementwise.rs:\n{row}");
+}
