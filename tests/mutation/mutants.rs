@@ -22,10 +22,6 @@ impl Change {
     fn replacement(&self) -> &str {
         if self.number.is_empty() { self.with } else { &self.number }
     }
-    /// True if a barrier is taken away.
-    pub(crate) fn is_barrier(&self) -> bool {
-        self.token.starts_with("BARRIER")
-    }
     /// The whole text with the change.
     pub(crate) fn apply(&self, text: &str) -> String {
         format!("{}{}{}", &text[..self.from], self.replacement(), &text[self.to..])

@@ -118,10 +118,14 @@ impl CpuCtx<'_> {
     /// Runs `f(first, chunk)` over `out` cut into pieces of `chunk` elements (the last may be shorter), in parallel;
     /// `first` is the index of the piece's first element. The caller's thread takes the first piece.
     pub fn split<T: Send>(&self, out: &mut [T], chunk: usize, f: impl Fn(usize, &mut [T]) + Sync) {
+        self.split_with(out, chunk, &f);
+    }
+
+    /// One function for all closures: hundreds of kernels call it, each with a closure of its own.
+    fn split_with<T: Send>(&self, out: &mut [T], chunk: usize, f: &(dyn Fn(usize, &mut [T]) + Sync)) {
         let chunk = chunk.max(1);
         match self.pool {
             Some(pool) if out.len() > chunk => {
-                let f = &f;
                 pool.in_place_scope(|scope| {
                     let mut pieces = out.chunks_mut(chunk).enumerate();
                     let own = pieces.next();
