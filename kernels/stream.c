@@ -36,13 +36,13 @@ KERNEL_WG(triad, GROUP, 1, 1)
     }
 }
 
-/* Whole words, whatever they hold: every bit is kept. The last one may reach into the padding behind short elements. */
-KERNEL_WG(copy, GROUP, 1, 1)(GLOBAL const u32 *RESTRICT x, GLOBAL u32 *RESTRICT y, u64 words) {
+/* y[from + i] = x[from + i] for i < n, whatever they hold: T is a word, or an element of what is left behind whole words. */
+KERNEL_WG(copy, GROUP, 1, 1)(GLOBAL const T *RESTRICT x, GLOBAL T *RESTRICT y, u64 from, u64 n) {
     u64 first = FLAT_GRP() * (GROUP * ITEMS) + LID(0);
     for (u32 j = 0; j < ITEMS; j++) {
         u64 i = first + j * GROUP;
-        if (i < words) {
-            y[i] = x[i];
+        if (i < n) {
+            y[from + i] = x[from + i];
         }
     }
 }

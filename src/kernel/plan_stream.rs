@@ -115,10 +115,19 @@ pub fn triad_c(k: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
     c(case, info, native, case.dim("n"), case.dtype, params)
 }
 
-/// `copy(x, y, words)`: whole words of 32 bits.
+/// `copy(x, y, from, n)`: whole words of 32 bits, then the short elements behind them one by one.
 pub fn copy_c(k: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
-    let n = words(case);
-    c(case, info, copy_native(k, case, info)?, n, DType::U32, vec![Param::U64(n)])
+    let size = case.dtype.size();
+    let bytes = case.dim("n").saturating_mul(size);
+    let (whole, rest) = (bytes / 4, bytes % 4 / size);
+    let part = |dtype, from, n| {
+        let params = vec![Param::U64(from), Param::U64(n)];
+        c(case, info, copy_native(k, case, info)?, n, dtype, params)
+    };
+    let mut plan = part(DType::U32, 0, whole)?;
+    let short = if size == 1 { DType::U8 } else { DType::U16 };
+    plan.steps.extend(part(short, whole * 4 / size, rest)?.steps);
+    Ok(plan)
 }
 
 /// `fill(y, words, even, odd)`: whole words of 32 bits.

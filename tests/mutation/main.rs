@@ -259,7 +259,6 @@ fn equivalent() -> BTreeMap<String, String> {
 }
 
 #[test]
-#[ignore = "its survivors are not sorted out yet; run it by name"]
 fn verify_catches_mutants() {
     let Some(rig) = rig("verify_catches_mutants") else { return };
     let subjects = subjects(&rig);

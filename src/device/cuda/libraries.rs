@@ -160,7 +160,7 @@ pub struct Nvrtc {
     log: (GetSize, GetBytes),
     cubin: (GetSize, GetBytes),
     ptx: (GetSize, GetBytes),
-    /// Old releases share state between compilations.
+    /// Releases before 12.3 share state between compilations (NVRTC's page "Thread safety").
     one: Mutex<()>,
 }
 
@@ -271,7 +271,7 @@ impl Nvrtc {
             Target::Cubin(chip) => c(&format!("--gpu-architecture=sm_{chip}"))?,
             Target::Ptx(chip) => c(&format!("--gpu-architecture=compute_{chip}"))?,
         };
-        let _one = self.one.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = (self.version < (12, 3)).then(|| self.one.lock().unwrap_or_else(PoisonError::into_inner));
         let mut raw: NvrtcProgram = ptr::null_mut();
         // SAFETY: both strings end in NUL and live through the call; no headers are given, so their arrays may be null.
         let rc = unsafe { (self.create)(&raw mut raw, source.as_ptr(), file.as_ptr(), 0, ptr::null(), ptr::null()) };
