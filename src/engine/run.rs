@@ -273,6 +273,12 @@ pub(super) struct OperandBuffer {
 }
 
 impl OperandBuffer {
+    /// What fills the guards. Around inputs NaN, or -1: a result that was made of it shows. Around what is written a number,
+    /// for of NaN a kernel makes the same NaN: a copy of an input's guard to an output's would not show.
+    fn guard_byte(&self) -> u8 {
+        if self.role == Role::In { 0xFF } else { 0xC3 }
+    }
+
     /// The parts of the buffer in front of and behind the data: first byte and length. WGSL stores 16-bit elements in
     /// pairs, and copies move whole words, so the last word belongs to the data.
     fn guards(&self) -> [(u64, u64); 2] {
@@ -329,13 +335,13 @@ impl Prepared {
         e.op(self.op.name).shape(&self.case.shape_text()).device(&self.device.info().id)
     }
 
-    /// Fills every written operand and all guards with 0xFF (NaN, or -1), so that an element that a kernel leaves out or
-    /// writes out of range is found.
+    /// Fills every operand that is only written with 0xFF (NaN, or -1) and all guards, so that an element that a kernel
+    /// leaves out or writes out of range is found.
     pub fn poison(&self, q: &mut dyn Queue) -> Result<()> {
         self.poison_with(q, 0xFF)
     }
 
-    /// The same with another byte in the written operands (the guards stay 0xFF): an element that shows a different
+    /// The same with another byte in the written operands (the guards stay as they are): an element that shows a different
     /// poison in each of two runs was never written, whatever its right value is.
     pub fn poison_with(&self, q: &mut dyn Queue, byte: u8) -> Result<()> {
         for o in &self.operands {
@@ -344,7 +350,7 @@ impl Prepared {
                 q.fill(&o.buffer, o.head, end, byte).map_err(|e| self.named(e))?;
             }
             for (from, bytes) in o.guards().into_iter().filter(|g| g.1 > 0) {
-                q.fill(&o.buffer, from, bytes, 0xFF).map_err(|e| self.named(e))?;
+                q.fill(&o.buffer, from, bytes, o.guard_byte()).map_err(|e| self.named(e))?;
             }
         }
         if let Some(acting) = &self.acting {
@@ -417,7 +423,7 @@ impl Prepared {
             for (from, bytes) in o.guards().into_iter().filter(|g| g.1 > 0) {
                 let mut guard = vec![0u8; bytes as usize];
                 q.read(&o.buffer, from, &mut guard).map_err(|e| self.named(e))?;
-                if let Some(at) = guard.iter().position(|b| *b != 0xFF) {
+                if let Some(at) = guard.iter().position(|b| *b != o.guard_byte()) {
                     let (name, at) = (self.op.operands[i].name, from + at as u64);
                     let place = if at < o.head {
                         format!("{} bytes in front of", o.head - at)

@@ -184,9 +184,9 @@ static GEMV: OpDesc = OpDesc {
         },
         Family {
             name: "narrow",
-            doc: "one dimension more than four times the other; 16 columns in the sweep",
+            doc: "one dimension more than four times the other; 4 columns in the sweep",
             matches: |_| true,
-            sweep: |n| vec![(n.saturating_mul(n) / 16).max(65), 16],
+            sweep: |n| vec![(n.saturating_mul(n) / 4).max(17), 4],
         },
     ],
     unit: Unit::Dim,

@@ -215,6 +215,8 @@ static FAULTS: &[Planted] = &[
         },
     ),
     // Kernel texts with one place changed.
+    // What it makes of an input's guard is the guard's own pattern, NaN: the output's must differ.
+    text("c-bound-of-another-index", "relu/f32/n257/-/uniform", Guards, OpenclC, "if (i < n)", "if (j < n)"),
     text("c-off-by-one-tail", "relu/f32/n257/-/uniform", Unwritten, OpenclC, "if (i < n)", "if (i + 1 < n)"),
     text(
         "c-broadcast-along-one-axis-only",
