@@ -95,7 +95,7 @@ fn worker() {
                 let mut choices: Vec<(Case, Choice)> = Vec::new();
                 for spec in op.specs(Tier::Smoke, *dtype) {
                     let c = op.case(*dtype, &spec.dims, spec.attrs, spec.fill).unwrap();
-                    if (op.cost)(&c).flops.max((op.cost)(&c).read / 4) > 20_000 {
+                    if (op.cost)(&c).flops.max((op.cost)(&c).read / 4) > 8_000 {
                         continue;
                     }
                     let Ok(choice) = kernel::choose(op.kernels, &c, device.info(), Some(kernel.variant)) else {

@@ -219,7 +219,7 @@ fn every_text_builds() {
     let mut built = std::collections::BTreeSet::new();
     for op in op::all() {
         for k in op.kernels.iter().filter(|k| matches!(k.body, Body::Wgsl(_))) {
-            for dtype in k.dtypes.iter().filter(|t| d.info().dtypes.contains(t)) {
+            for dtype in k.dtypes.iter().filter(|t| op.dtypes.contains(t) && d.info().dtypes.contains(t)) {
                 for spec in op.specs(Tier::Full, *dtype) {
                     let c = op.case(*dtype, &spec.dims, spec.attrs, spec.fill).unwrap();
                     if holds(d.as_ref(), op, &c) {

@@ -222,15 +222,19 @@ impl State {
     }
 
     fn corrupt(&self, fault: Fault, out: &mut [u8]) {
-        let words = out.len() / 4;
-        if words == 0 {
+        if out.is_empty() {
             return;
         }
+        // Results shorter than a word are words that end early.
+        let words = out.len().div_ceil(4);
         let rng = Philox::new(0xFA17);
         let hits: u64 = self.counts.iter().map(|c| c.load(Ordering::SeqCst)).sum();
         let word = (rng.u64(0, hits) % words as u64) as usize;
         match fault {
-            Fault::FlipBit => out[4 * word + 3] ^= 0x40,
+            Fault::FlipBit => {
+                let last = (4 * word + 3).min(out.len() - 1);
+                out[last] ^= 0x40;
+            }
             Fault::Nan => {
                 let from = 4 * word / 8 * 8;
                 let to = (from + 8).min(out.len());

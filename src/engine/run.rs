@@ -197,10 +197,10 @@ impl Runner {
                 cost: step.cost,
             };
             if let Some(report) = &report {
-                // Lengths in elements; scratch in words, since the plan does not say what it holds.
+                // Lengths in elements; the plan does not say what scratch holds: words, or elements if they are shorter.
                 let limit = |arg: &Arg| match arg {
                     Arg::Operand(i) => operands[*i].bytes / operands[*i].dtype.size(),
-                    Arg::Scratch(i) => choice.plan.scratch[*i] / 4,
+                    Arg::Scratch(i) => choice.plan.scratch[*i] / case.dtype.size().min(4),
                 };
                 launch.params.extend(step.args.iter().map(|a| kernel::Param::U64(limit(a))));
                 launch.args.push(Slice::whole(report));

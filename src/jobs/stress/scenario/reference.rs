@@ -202,21 +202,26 @@ fn make(
     if judged.len() != first.len() {
         return Err(Error::new(crate::base::Code::Internal, "the oracle gives fewer outputs than the op").op(op.name));
     }
-    // Twice more: equal bits make the device deterministic for this case. One deviant among five is a fault, not a habit.
-    let mut differ = 0;
+    // Twice more: equal bits make the device deterministic for this case. One deviant among five is a fault, not a habit,
+    // whichever of them it is: the first one, too, may be wrong within its bound.
+    let mut runs = vec![first];
     for extra in 0..4 {
-        if extra >= 2 && differ == 0 {
+        if extra >= 2 && runs.iter().all(|r| *r == runs[0]) {
             break;
         }
-        differ += u32::from(run()? != first);
+        runs.push(run()?);
     }
-    if differ == 1 {
+    let alike = |r: &Vec<HostTensor>| runs.iter().filter(|other| *other == r).count();
+    let most = runs.iter().map(alike).max().unwrap_or(0);
+    if runs.len() == 5 && most == 4 {
         ctx.meter.mismatch(format!("{case}: one of five equal runs gave different bits"));
         return Ok(None);
     }
-    if differ > 1 {
+    let differ = runs.len() == 5;
+    if differ {
         ctx.meter.count("nondeterministic_cases", 1);
     }
+    let first = runs.swap_remove(0);
     let bytes = first.iter().map(|t| t.bytes().len() as u64).sum();
     Ok(Some(Golden {
         op,
@@ -224,7 +229,7 @@ fn make(
         name: case.to_string(),
         inputs,
         want: first,
-        loose: (differ > 1).then_some(judged),
+        loose: differ.then_some(judged),
         bytes,
     }))
 }
