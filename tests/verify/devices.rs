@@ -99,7 +99,7 @@ fn watched_kernels_name_the_place_of_an_overrun() {
     let from = "if (i < n)";
     let row = ELEMENTWISE[..ELEMENTWISE.find(from).unwrap()].matches('\n').count() + 2;
     let mutant = Some(verify::Mutant { replaces: ELEMENTWISE, with: changed(ELEMENTWISE, from, "if (i < n + 1)") });
-    let cfg = VerifyConfig { watch: true, mutant, ..one("relu/f32/n257/-/uniform") };
+    let cfg = VerifyConfig { watch: true, mutant, ..one("neg/f32/n257/-/uniform") };
     let (_, records) = on(&cfg, &rig);
     let text = line(&records[0]);
     let place = format!("kernel unary, line {row}, group [1, 0, 0], work-item [1, 0, 0]: index 257 of a buffer of 257");
