@@ -359,7 +359,8 @@ impl Channel {
             variance,
             rstd,
             shift,
-            of_mean: d / n + (mean.to_f64() - shift).abs(),
+            // The sum of the distances may leave the range although their mean does not.
+            of_mean: if d >= most { f64::INFINITY } else { d / n + (mean.to_f64() - shift).abs() },
             of_variance: if lost { f64::INFINITY } else { of_variance },
             of_rstd,
         }
@@ -454,6 +455,7 @@ fn layer_cases(tier: Tier) -> Vec<CaseSpec> {
         ([65, 100], Fill::Positive, Some(1e-3)),
         ([5, 64], Fill::Constant, None),
         ([9, 40], Fill::Special, None),
+        ([40, 7], Fill::Special, None),
         ([4, 300], Fill::Integer, None),
         ([3, 129], Fill::Onehot, None),
     ];

@@ -110,19 +110,31 @@ fn the_smoke_tier_is_clean_on_the_cpu_in_every_variant() {
     little_is_open(&records);
 }
 
-/// Only where special values make intermediate results overflow may a rule claim nothing, and only for few elements.
+/// Ops with intermediate results that special values may make overflow where the exact result does not, and the largest
+/// share of their special results about which a rule may then claim nothing. A row of a normalisation goes as a whole.
+const OPEN: &[(&str, f64)] = &[
+    ("layernorm", 0.12),
+    ("sigmoid_bwd", 0.03),
+    ("tanh_bwd", 0.05),
+    ("gelu_bwd", 0.01),
+    ("gelu_tanh_bwd", 0.01),
+    ("avgpool2d", 0.01),
+];
+
+/// Only these ops, with special data, may leave results open; of all others every element is judged.
 fn little_is_open(records: &[VerifyRecord]) {
     let mut special = std::collections::BTreeMap::new();
     for r in records {
-        if r.case.ends_with("/special") {
-            let sums: &mut (u64, u64) = special.entry((r.subject.op.clone(), r.subject.dtype)).or_default();
-            *sums = (sums.0 + r.undefined, sums.1 + r.compared);
-        } else {
+        let allowed = OPEN.iter().find(|(op, _)| *op == r.subject.op && r.case.ends_with("/special"));
+        let Some((op, share)) = allowed else {
             assert_eq!(r.undefined, 0, "{}", line(r));
-        }
+            continue;
+        };
+        let sums: &mut (f64, u64, u64) = special.entry((*op, r.subject.dtype)).or_default();
+        *sums = (*share, sums.1 + r.undefined, sums.2 + r.compared);
     }
-    for ((op, dtype), (open, compared)) in special {
-        assert!(open * 8 <= compared, "{op} {dtype}: {open} of {compared} special results are not judged");
+    for ((op, dtype), (share, open, compared)) in special {
+        assert!(open as f64 <= share * compared as f64, "{op} {dtype}: {open} of {compared} results are not judged");
     }
 }
 
