@@ -1,6 +1,6 @@
 /* Convolutions of images, directly: a sum per result. INDEX is u32 where every index fits, else u64; unsigned, so that a
-   coordinate left of or above the image wraps to a large number. CS, YS, XS are the distances of channels, rows and
-   columns in a tensor of nc channels, nh rows and nw columns: the layout. Filters lie like images. */
+   coordinate left of or above the image wraps to a large number. The layout of a tensor of nc channels, nh rows and
+   nw columns is CS(nh, nw), YS(nc, nw), XS(nc): the distances of channels, rows and columns. Filters lie like images. */
 
 #define SIZES                                                                                                          \
     u64 n_, u64 c_, u64 h_, u64 w_, u64 co_, u64 kh_, u64 kw_, u64 ho_, u64 wo_, u64 sh_, u64 sw_, u64 pt_, u64 pl_,   \
@@ -16,10 +16,10 @@ KERNEL_WG(conv2d, GROUP, 1, 1)(GLOBAL const T *RESTRICT x, GLOBAL const T *RESTR
     u64 item = FLAT_GRP() * GROUP + LID(0);
     if (item < n_ * co_ * ho_ * wo_) {
         INDEX i = (INDEX)item;
-        INDEX filter = i / CS(co, ho, wo) % co;
-        INDEX y0 = i / YS(co, ho, wo) % ho * sh - pt;
-        INDEX x0 = i / XS(co, ho, wo) % wo * sw - pl;
-        INDEX image = i / (co * ho * wo) * (c * h * w) + filter / og * cg * CS(c, h, w);
+        INDEX filter = i / CS(ho, wo) % co;
+        INDEX y0 = i / YS(co, wo) % ho * sh - pt;
+        INDEX x0 = i / XS(co) % wo * sw - pl;
+        INDEX image = i / (co * ho * wo) * (c * h * w) + filter / og * cg * CS(h, w);
         INDEX weights = filter * (cg * kh * kw);
         ACC s = (ACC)0;
         for (INDEX j = 0; j < cg; j++) {
@@ -29,9 +29,9 @@ KERNEL_WG(conv2d, GROUP, 1, 1)(GLOBAL const T *RESTRICT x, GLOBAL const T *RESTR
                     INDEX column = x0 + kx * dw;
                     ACC v = (ACC)0;
                     if (row < h && column < w) {
-                        v = LOAD(x, image + j * CS(c, h, w) + row * YS(c, h, w) + column * XS(c, h, w));
+                        v = LOAD(x, image + j * CS(h, w) + row * YS(c, w) + column * XS(c));
                     }
-                    s += v * LOAD(f, weights + j * CS(cg, kh, kw) + ky * YS(cg, kh, kw) + kx * XS(cg, kh, kw));
+                    s += v * LOAD(f, weights + j * CS(kh, kw) + ky * YS(cg, kw) + kx * XS(cg));
                 }
             }
         }
@@ -46,12 +46,12 @@ KERNEL_WG(conv2d_bwd_data, GROUP, 1, 1)
     u64 item = FLAT_GRP() * GROUP + LID(0);
     if (item < n_ * c_ * h_ * w_) {
         INDEX i = (INDEX)item;
-        INDEX channel = i / CS(c, h, w) % c;
-        INDEX row = i / YS(c, h, w) % h + pt;
-        INDEX column = i / XS(c, h, w) % w + pl;
+        INDEX channel = i / CS(h, w) % c;
+        INDEX row = i / YS(c, w) % h + pt;
+        INDEX column = i / XS(c) % w + pl;
         INDEX first = channel / cg * og;
-        INDEX image = i / (c * h * w) * (co * ho * wo) + first * CS(co, ho, wo);
-        INDEX weights = first * (cg * kh * kw) + channel % cg * CS(cg, kh, kw);
+        INDEX image = i / (c * h * w) * (co * ho * wo) + first * CS(ho, wo);
+        INDEX weights = first * (cg * kh * kw) + channel % cg * CS(kh, kw);
         ACC s = (ACC)0;
         for (INDEX ky = 0; ky < kh; ky++) {
             INDEX y0 = row - ky * dh;
@@ -59,10 +59,10 @@ KERNEL_WG(conv2d_bwd_data, GROUP, 1, 1)
                 INDEX x0 = column - kx * dw;
                 if (row >= ky * dh && column >= kx * dw && y0 % sh == 0 && x0 % sw == 0 && y0 / sh < ho &&
                     x0 / sw < wo) {
-                    INDEX from = image + y0 / sh * YS(co, ho, wo) + x0 / sw * XS(co, ho, wo);
-                    INDEX with = weights + ky * YS(cg, kh, kw) + kx * XS(cg, kh, kw);
+                    INDEX from = image + y0 / sh * YS(co, wo) + x0 / sw * XS(co);
+                    INDEX with = weights + ky * YS(cg, kw) + kx * XS(cg);
                     for (INDEX j = 0; j < og; j++) {
-                        s += LOAD(g, from + j * CS(co, ho, wo)) * LOAD(f, with + j * (cg * kh * kw));
+                        s += LOAD(g, from + j * CS(ho, wo)) * LOAD(f, with + j * (cg * kh * kw));
                     }
                 }
             }
@@ -81,9 +81,9 @@ KERNEL_WG(conv2d_bwd_weight, GROUP, 1, 1)
     int live = item < co_ * (c_ / group_) * kh_ * kw_;
     INDEX i = live ? (INDEX)item : 0;
     INDEX filter = i / (cg * kh * kw);
-    INDEX channel = filter / og * cg + i / CS(cg, kh, kw) % cg;
-    INDEX y0 = i / YS(cg, kh, kw) % kh * dh - pt;
-    INDEX x0 = i / XS(cg, kh, kw) % kw * dw - pl;
+    INDEX channel = filter / og * cg + i / CS(kh, kw) % cg;
+    INDEX y0 = i / YS(cg, kw) % kh * dh - pt;
+    INDEX x0 = i / XS(cg) % kw * dw - pl;
     INDEX pixels = ho * wo;
     INDEX terms = live ? n * pixels : 0;
     ACC s = (ACC)0;
@@ -95,9 +95,9 @@ KERNEL_WG(conv2d_bwd_weight, GROUP, 1, 1)
         INDEX column = x0 + ox * sw;
         ACC v = (ACC)0;
         if (row < h && column < w) {
-            v = LOAD(x, image * (c * h * w) + channel * CS(c, h, w) + row * YS(c, h, w) + column * XS(c, h, w));
+            v = LOAD(x, image * (c * h * w) + channel * CS(h, w) + row * YS(c, w) + column * XS(c));
         }
-        s += v * LOAD(g, image * (co * pixels) + filter * CS(co, ho, wo) + oy * YS(co, ho, wo) + ox * XS(co, ho, wo));
+        s += v * LOAD(g, image * (co * pixels) + filter * CS(ho, wo) + oy * YS(co, wo) + ox * XS(co));
     }
     tree[lid] = s;
     BARRIER();

@@ -20,14 +20,14 @@ KERNEL_WG(maxpool2d, GROUP, 1, 1)
     u64 item = FLAT_GRP() * GROUP + LID(0);
     if (item < n_ * c_ * ho_ * wo_) {
         INDEX i = (INDEX)item;
-        INDEX oy = i / YS(c, ho, wo) % ho;
-        INDEX ox = i / XS(c, ho, wo) % wo;
-        INDEX plane = i / (c * ho * wo) * (c * h * w) + i / CS(c, ho, wo) % c * CS(c, h, w);
+        INDEX oy = i / YS(c, wo) % ho;
+        INDEX ox = i / XS(c) % wo;
+        INDEX plane = i / (c * ho * wo) * (c * h * w) + i / CS(ho, wo) % c * CS(h, w);
         INDEX best = FIRST(oy, sh, pt) * w + FIRST(ox, sw, pl);
-        ACC top = LOAD(x, plane + FIRST(oy, sh, pt) * YS(c, h, w) + FIRST(ox, sw, pl) * XS(c, h, w));
+        ACC top = LOAD(x, plane + FIRST(oy, sh, pt) * YS(c, w) + FIRST(ox, sw, pl) * XS(c));
         for (INDEX row = FIRST(oy, sh, pt); row < LAST(oy, sh, pt, kh, h); row++) {
             for (INDEX column = FIRST(ox, sw, pl); column < LAST(ox, sw, pl, kw, w); column++) {
-                ACC v = LOAD(x, plane + row * YS(c, h, w) + column * XS(c, h, w));
+                ACC v = LOAD(x, plane + row * YS(c, w) + column * XS(c));
                 if (v > top || (IS_NAN(v) && !IS_NAN(top))) {
                     top = v;
                     best = row * w + column;
@@ -35,7 +35,7 @@ KERNEL_WG(maxpool2d, GROUP, 1, 1)
             }
         }
         /* The bits of x, not of ACC: nothing is computed. */
-        y[i] = x[plane + best / w * YS(c, h, w) + best % w * XS(c, h, w)];
+        y[i] = x[plane + best / w * YS(c, w) + best % w * XS(c)];
         places[i] = (i32)best;
     }
 }
@@ -46,15 +46,15 @@ KERNEL_WG(avgpool2d, GROUP, 1, 1)(GLOBAL const T *RESTRICT x, GLOBAL T *RESTRICT
     u64 item = FLAT_GRP() * GROUP + LID(0);
     if (item < n_ * c_ * ho_ * wo_) {
         INDEX i = (INDEX)item;
-        INDEX oy = i / YS(c, ho, wo) % ho;
-        INDEX ox = i / XS(c, ho, wo) % wo;
-        INDEX plane = i / (c * ho * wo) * (c * h * w) + i / CS(c, ho, wo) % c * CS(c, h, w);
+        INDEX oy = i / YS(c, wo) % ho;
+        INDEX ox = i / XS(c) % wo;
+        INDEX plane = i / (c * ho * wo) * (c * h * w) + i / CS(ho, wo) % c * CS(h, w);
         INDEX rows = LAST(oy, sh, pt, kh, h);
         INDEX columns = LAST(ox, sw, pl, kw, w);
         ACC s = (ACC)0;
         for (INDEX row = FIRST(oy, sh, pt); row < rows; row++) {
             for (INDEX column = FIRST(ox, sw, pl); column < columns; column++) {
-                s += LOAD(x, plane + row * YS(c, h, w) + column * XS(c, h, w));
+                s += LOAD(x, plane + row * YS(c, w) + column * XS(c));
             }
         }
         INDEX count = include ? kh * kw : (rows - FIRST(oy, sh, pt)) * (columns - FIRST(ox, sw, pl));
@@ -69,14 +69,14 @@ KERNEL_WG(maxpool2d_bwd, GROUP, 1, 1)
     u64 item = FLAT_GRP() * GROUP + LID(0);
     if (item < n_ * c_ * h_ * w_) {
         INDEX i = (INDEX)item;
-        INDEX row = i / YS(c, h, w) % h;
-        INDEX column = i / XS(c, h, w) % w;
-        INDEX plane = i / (c * h * w) * (c * ho * wo) + i / CS(c, h, w) % c * CS(c, ho, wo);
+        INDEX row = i / YS(c, w) % h;
+        INDEX column = i / XS(c) % w;
+        INDEX plane = i / (c * h * w) * (c * ho * wo) + i / CS(h, w) % c * CS(ho, wo);
         i32 place = (i32)(row * w + column);
         ACC s = (ACC)0;
         for (INDEX oy = FROM(row, sh, pt, kh); oy < TO(row, sh, pt, ho); oy++) {
             for (INDEX ox = FROM(column, sw, pl, kw); ox < TO(column, sw, pl, wo); ox++) {
-                INDEX at = plane + oy * YS(c, ho, wo) + ox * XS(c, ho, wo);
+                INDEX at = plane + oy * YS(c, wo) + ox * XS(c);
                 if (places[at] == place) {
                     s += LOAD(g, at);
                 }
@@ -92,16 +92,16 @@ KERNEL_WG(avgpool2d_bwd, GROUP, 1, 1)(GLOBAL const T *RESTRICT g, GLOBAL T *REST
     u64 item = FLAT_GRP() * GROUP + LID(0);
     if (item < n_ * c_ * h_ * w_) {
         INDEX i = (INDEX)item;
-        INDEX row = i / YS(c, h, w) % h;
-        INDEX column = i / XS(c, h, w) % w;
-        INDEX plane = i / (c * h * w) * (c * ho * wo) + i / CS(c, h, w) % c * CS(c, ho, wo);
+        INDEX row = i / YS(c, w) % h;
+        INDEX column = i / XS(c) % w;
+        INDEX plane = i / (c * h * w) * (c * ho * wo) + i / CS(h, w) % c * CS(ho, wo);
         ACC s = (ACC)0;
         for (INDEX oy = FROM(row, sh, pt, kh); oy < TO(row, sh, pt, ho); oy++) {
             for (INDEX ox = FROM(column, sw, pl, kw); ox < TO(column, sw, pl, wo); ox++) {
                 INDEX count = include ? kh * kw
                                       : (LAST(oy, sh, pt, kh, h) - FIRST(oy, sh, pt)) *
                                             (LAST(ox, sw, pl, kw, w) - FIRST(ox, sw, pl));
-                s += LOAD(g, plane + oy * YS(c, ho, wo) + ox * XS(c, ho, wo)) / (ACC)count;
+                s += LOAD(g, plane + oy * YS(c, wo) + ox * XS(c)) / (ACC)count;
             }
         }
         STORE(dx, i, s);

@@ -1,5 +1,6 @@
-/* Sums: over the middle axis of [outer, n, inner], of products, of squares. Sums over the middle axis first. An axis longer than `segment` is summed in `parts` pieces; a second
-   launch sums the pieces, so the order of additions never depends on timing. GROUP is a power of two. */
+/* Sums over the middle axis of [outer, n, inner], of products, and of squares. An axis longer than `segment` is summed in
+   `parts` pieces; a second launch sums the pieces, so the order of additions never depends on timing. GROUP is a power of
+   two. */
 
 /* inner = 1: group (row, part) sums x[row, part*segment ..] in a tree and stores y[row, part]. */
 KERNEL_WG(sum_rows, GROUP, 1, 1)

@@ -45,6 +45,8 @@ fn bad_input_gets_one_clear_line() {
         (&["calibrate", "--op", "nope"], "unknown op 'nope'", 2),
         (&["verify", "--case", "add/f32/m1/-/uniform"], "case", 2),
         (&["verify", "--tier", "heavy"], "smoke", 2),
+        (&["verify", "--require", "huge"], "only big", 2),
+        (&["verify", "--require", "big"], "--tier full", 2),
         (&["verify", "--rtol", "nan"], "--rtol NaN", 2),
         (&["verify", "--atol=-1"], "--atol -1", 2),
         (&["stress", "--seconds", "0"], "seconds", 2),

@@ -178,6 +178,10 @@ fn every_script_parses() {
     }
     for path in [
         "tests/report-from",
+        "tests/reference.py",
+        "benches/compare/opencl.py",
+        "benches/compare/race_clblast.py",
+        "benches/compare/race_copy.py",
         "benches/compare/race_mkl.py",
         "benches/compare/race_torch.py",
         "benches/compare/records.py",

@@ -20,18 +20,25 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The CPU, and PoCL or another OpenCL device where there is one.
-fn devices() -> Vec<&'static str> {
+/// The CPU, and the first device of each of these backends where there is one.
+fn devices_of(backends: &[&str]) -> Vec<String> {
     let out = gpuctl(&["devices", "--json", "-"]);
     let doc: Document = serde_json::from_slice(&out.stdout).expect("a document");
-    let mut found = vec!["cpu"];
-    if doc.devices.iter().any(|d| d.id == "opencl:0") {
-        found.push("opencl:0");
-    } else {
-        assert!(!std::env::var("GPUCTL_REQUIRE").unwrap_or_default().contains("opencl"), "there is no opencl:0");
-        eprintln!("skipped: gpuctl run on opencl:0: no such device");
+    let mut found = vec!["cpu".to_string()];
+    for backend in backends {
+        let id = format!("{backend}:0");
+        if doc.devices.iter().any(|d| d.id == id) {
+            found.push(id);
+        } else {
+            assert!(!Env::read().unwrap().require.iter().any(|r| r == backend), "there is no {id}");
+            eprintln!("skipped: gpuctl run on {id}: no such device");
+        }
     }
     found
+}
+
+fn devices() -> Vec<String> {
+    devices_of(&["opencl"])
 }
 
 /// A file as NumPy writes it, made without gpuctl's own writer.
@@ -100,11 +107,11 @@ fn add_broadcasts_and_says_where_it_ran() {
     let f = Folder::new();
     let a = f.save("a.npy", &bytes("<f4", false, &[2, 3], &f32s(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0])));
     let b = f.save("b.npy", &bytes("<f4", false, &[3], &f32s(&[10.0, 20.0, 30.0])));
-    for device in devices() {
+    for device in &devices() {
         let out = f.path("y.npy");
         let r = run(&["add", "--in", &a, "--in", &b, "--device", device, "--out", &out]);
         assert_eq!(f.load_f32("y.npy", "2, 3"), [11.0, 22.0, 33.0, 14.0, 25.0, 36.0]);
-        assert_eq!((r.subject.ran_on.as_str(), r.subject.dtype), (device, DType::F32));
+        assert_eq!((r.subject.ran_on.as_str(), r.subject.dtype), (device.as_str(), DType::F32));
         assert!(!r.subject.variant.is_empty() && r.seconds > 0.0 && r.fallback.is_none());
         assert_eq!((r.inputs.len(), r.outputs[0].shape.as_slice()), (2, &[2, 3][..]));
         assert_eq!(r.inputs[1].operand, "b");
@@ -130,7 +137,7 @@ fn gemm_reads_every_layout() {
     let b = f.save("b.npy", &bytes(">f4", false, &[k as u64, n as u64], &b));
     let c0: Vec<f32> = (0..m * n).map(|i| (i % 5) as f32).collect();
     let c = f.save("c.npy", &bytes("<f4", false, &[m as u64, n as u64], &f32s(&c0)));
-    for device in devices() {
+    for device in &devices() {
         // The third operand is read where beta says so; the result may replace its file.
         let args = ["gemm", "--in", &a, "--in", &b, "--in", &c, "--attr", "alpha=2", "--attr", "beta=3"];
         run(&[&args[..], &["--device", device, "--out", &f.path("y.npy")]].concat());
@@ -153,7 +160,7 @@ fn softmax_sum_and_transpose_agree_with_plain_loops() {
     let x: Vec<f32> = (0..m * n).map(|i| ((i * 37 % 101) as f32 - 50.0) / 8.0).collect();
     let f = Folder::new();
     let file = f.save("x.npy", &bytes("<f4", false, &[m as u64, n as u64], &f32s(&x)));
-    for device in devices() {
+    for device in &devices() {
         let one = |op: &str, attrs: &[&str], shape: &str| {
             let y = f.path("y.npy");
             run(&[&[op, "--in", &file, "--device", device], attrs, &["--out", &y]].concat());
@@ -316,16 +323,17 @@ fn ops_agree_with_numpy() {
     let dir = Folder::new();
     let made = python(&[&dir.path("")]).unwrap();
     assert!(made.status.success(), "{}", text(&made.stderr));
-    let devices = devices();
+    let devices = devices_of(&["opencl", "wgpu"]);
     let mut compared = 0;
-    for name in ["gemm", "softmax", "conv2d", "maxpool2d", "layernorm"] {
+    let names = ["gemm", "softmax", "softmax-far", "conv2d", "maxpool2d", "layernorm", "layernorm-far"];
+    for name in names {
         let folder = dir.0.path().join(name);
         let (inputs, wants) = (numbered(&folder, "in"), numbered(&folder, "want"));
-        let op = op::find(name).unwrap();
+        let op = op::find(name.split('-').next().unwrap()).unwrap();
         assert!(!wants.is_empty(), "{name}: {}", text(&made.stderr));
         let tensors: Vec<HostTensor> = inputs.iter().map(|p| npy::read(p).unwrap()).collect();
         let shapes: Vec<Vec<u64>> = tensors.iter().map(|t| t.shape.clone()).collect();
-        let attrs = match name {
+        let attrs = match op.name {
             "conv2d" => pads(op, &shapes, "strides=2:2"),
             "maxpool2d" => "kernel_shape=2:2,strides=2:2".to_string(),
             "layernorm" => "epsilon=1e-5".to_string(),
@@ -336,7 +344,7 @@ fn ops_agree_with_numpy() {
             compared += against(op, &folder, &attrs, &tensors, &wants, device);
         }
     }
-    assert_eq!(compared, devices.len() * 5, "every op on every device");
+    assert_eq!(compared, devices.len() * names.len(), "every case on every device");
     // NumPy reads what we write.
     let y = dir.path("gemm/out0.npy");
     let read = python(&["--load", &y]).unwrap();
@@ -370,7 +378,11 @@ fn against(
     }
     let record = run(&args);
     let case = case_of(op, &record.subject.shape_text, record.subject.attrs.clone());
-    let lang = if device == "cpu" { Lang::Native } else { Lang::OpenclC };
+    let lang = match device.split(':').next() {
+        Some("cpu") => Lang::Native,
+        Some("wgpu") => Lang::Wgsl,
+        _ => Lang::OpenclC,
+    };
     let bounds = op.bounds(&case, lang).unwrap_or_else(|| panic!("{case}: no bound in {lang:?}"));
     // The values are NumPy's; only the scale that errors are measured by comes from the op's record.
     let mut read: Vec<Vec<Exact>> = inputs.iter().map(Exact::read_all).collect();

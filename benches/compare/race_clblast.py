@@ -16,6 +16,7 @@ import random
 import subprocess
 import sys
 
+import opencl
 import records
 
 PEAK = b"""
@@ -28,87 +29,18 @@ __kernel void peak(__global float *y, int n) {
 """
 
 
-class Device:
-    """The n-th OpenCL device over all platforms, as gpuctl counts them."""
-
-    def __init__(self, index):
-        self.cl = cl = ctypes.CDLL("libOpenCL.so.1")
-        for name in ("clCreateContext", "clCreateCommandQueue", "clCreateBuffer", "clCreateProgramWithSource",
-                     "clCreateKernel"):
-            getattr(cl, name).restype = ctypes.c_void_p
-        count = ctypes.c_uint()
-        self.check(cl.clGetPlatformIDs(0, None, ctypes.byref(count)))
-        platforms = (ctypes.c_void_p * count.value)()
-        self.check(cl.clGetPlatformIDs(count, platforms, None))
-        devices = []
-        for p in platforms:
-            found = ctypes.c_uint()
-            everything = ctypes.c_ulong(0xFFFFFFFF)
-            if cl.clGetDeviceIDs(ctypes.c_void_p(p), everything, 0, None, ctypes.byref(found)) != 0:
-                continue
-            list_ = (ctypes.c_void_p * found.value)()
-            self.check(cl.clGetDeviceIDs(ctypes.c_void_p(p), everything, found, list_, None))
-            devices += list(list_)
-        if index >= len(devices):
-            sys.exit(f"race_clblast: no OpenCL device {index}; there are {len(devices)}")
-        self.device = ctypes.c_void_p(devices[index])
-        status = ctypes.c_int()
-        one = (ctypes.c_void_p * 1)(self.device.value)
-        self.context = ctypes.c_void_p(cl.clCreateContext(None, 1, one, None, None, ctypes.byref(status)))
-        self.check(status.value)
-        self.queue = ctypes.c_void_p(
-            cl.clCreateCommandQueue(self.context, self.device, ctypes.c_ulong(0), ctypes.byref(status)))
-        self.check(status.value)
-
-    def check(self, status):
-        if status != 0:
-            sys.exit(f"race_clblast: OpenCL status {status}")
-
-    def buffer(self, data):
-        status, size = ctypes.c_int(), ctypes.c_size_t(len(data) * 4)
-        raw = (ctypes.c_float * len(data)).from_buffer(data)
-        mem = ctypes.c_void_p(
-            self.cl.clCreateBuffer(self.context, ctypes.c_ulong(1 | 32), size, raw, ctypes.byref(status)))
-        self.check(status.value)
-        return mem
-
-    def read(self, mem, count):
-        out = array.array("f", bytes(4 * count))
-        raw = (ctypes.c_float * count).from_buffer(out)
-        self.check(self.cl.clEnqueueReadBuffer(self.queue, mem, 1, ctypes.c_size_t(0), ctypes.c_size_t(4 * count), raw,
-                                               0, None, None))
-        return out
-
-    def finish(self):
-        self.check(self.cl.clFinish(self.queue))
-
-    def peak(self, seconds):
-        """GFLOP/s of independent fused multiply-adds on 16-vectors."""
-        cl, status = self.cl, ctypes.c_int()
-        text = (ctypes.c_char_p * 1)(PEAK)
-        program = ctypes.c_void_p(cl.clCreateProgramWithSource(self.context, 1, text, None, ctypes.byref(status)))
-        self.check(status.value)
-        self.check(cl.clBuildProgram(program, 0, None, None, None, None))
-        kernel = ctypes.c_void_p(cl.clCreateKernel(program, b"peak", ctypes.byref(status)))
-        self.check(status.value)
-        items, loops = 1 << 14, 2000
-        y, n = self.buffer(array.array("f", bytes(4 * items))), ctypes.c_int(loops)
-        self.check(cl.clSetKernelArg(kernel, 0, ctypes.c_size_t(8), ctypes.byref(y)))
-        self.check(cl.clSetKernelArg(kernel, 1, ctypes.c_size_t(4), ctypes.byref(n)))
-        globals_ = (ctypes.c_size_t * 1)(items)
-
-        def call():
-            self.check(cl.clEnqueueNDRangeKernel(self.queue, kernel, 1, None, globals_, None, 0, None, None))
-            self.finish()
-
-        best = min(records.sampled(call, seconds))
-        return items * loops * 4 * 16 * 2 / best / 1e9
+def peak(device, seconds):
+    """GFLOP/s of independent fused multiply-adds on 16-vectors."""
+    items, loops = 1 << 14, 2000
+    kernel = device.kernel(PEAK, b"peak", device.buffer(array.array("f", bytes(4 * items))), ctypes.c_int(loops))
+    best = min(records.sampled(lambda: device.launch(kernel, items), seconds))
+    return items * loops * 4 * 16 * 2 / best / 1e9
 
 
 def child(index, size, seconds):
     """Prints CLBlast's median seconds for one size and the device's peak. The result is checked at a few elements."""
     blast = ctypes.CDLL("libclblast.so.1")
-    device = Device(index)
+    device = opencl.Device(index)
     random.seed(1)
     row = [random.uniform(-1, 1) for _ in range(4096)]
     fill = lambda shift: array.array("f", (row * (size * size // 4096 + 2))[shift:shift + size * size])
@@ -128,7 +60,7 @@ def child(index, size, seconds):
         want = sum(a[i * size + k] * b[k * size + j] for k in range(size))
         if abs(c[i * size + j] - want) > 1e-4 * size:
             sys.exit(f"race_clblast: CLBlast's result is wrong at {i},{j}")
-    print(json.dumps({"median_s": records.median(samples), "peak": device.peak(min(seconds, 1.0))}))
+    print(json.dumps({"median_s": records.median(samples), "peak": peak(device, min(seconds, 1.0))}))
 
 
 def theirs(index, size, seconds):

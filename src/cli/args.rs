@@ -167,6 +167,9 @@ pub(super) struct Verify {
     /// See --rtol
     #[arg(long, value_name = "Y", conflicts_with_all = ["resume", "self_test"])]
     pub(super) atol: Option<f64>,
+    /// `big`: the full tier's case beyond 2^31 bytes fails where it cannot run, instead of being skipped
+    #[arg(long, value_name = "big", conflicts_with = "self_test")]
+    pub(super) require: Option<String>,
     /// Write the records as JUnit XML
     #[arg(long, value_name = "PATH", conflicts_with = "self_test")]
     pub(super) junit: Option<String>,

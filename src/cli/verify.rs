@@ -148,10 +148,20 @@ impl Ctx<'_> {
             done: a.resume.as_deref().map(Journal::read).transpose()?.unwrap_or_default(),
             watch: self.env.debug_kernels,
             own: verify::OwnBound::new(a.rtol, a.atol)?,
+            require_big: match a.require.as_deref() {
+                None => false,
+                Some("big") => true,
+                Some(other) => {
+                    return Err(Error::new(Code::BadArgument, format!("--require {other}: only big can be required")));
+                }
+            },
             save_failing: a.save_failing.clone(),
             mutant: None,
             off: None,
         };
+        if cfg.require_big && cfg.tier != Tier::Full && cfg.case.is_none() {
+            return Err(Error::new(Code::BadArgument, "--require big: that case belongs to --tier full"));
+        }
         let cancel = cancel_on_signals()?;
         let rig = self.rig(&a.common, Pin::Free)?;
         if let Some(folder) = &a.dump_kernels {

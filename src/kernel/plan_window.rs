@@ -87,11 +87,12 @@ fn native(case: &Case, makes: Makes) -> Result<Plan> {
 pub(super) fn c_defines(w: &Window, largest: u64) -> Vec<(String, String)> {
     // Distances of channels, rows and columns.
     let layout = match w.nhwc {
-        true => [("CS", "1"), ("YS", "((nw) * (nc))"), ("XS", "(nc)")],
-        false => [("CS", "((nh) * (nw))"), ("YS", "(nw)"), ("XS", "1")],
+        true => ["1", "((nw) * (nc))", "(nc)"],
+        false => ["((nh) * (nw))", "(nw)", "1"],
     };
+    let names = ["CS(nh, nw)", "YS(nc, nw)", "XS(nc)"];
     let mut defines: Vec<(String, String)> =
-        layout.iter().map(|(name, text)| (format!("{name}(nc, nh, nw)"), (*text).to_string())).collect();
+        names.into_iter().zip(layout).map(|(name, text)| (name.to_string(), text.to_string())).collect();
     // The last group may reach beyond the last element, and coordinates beyond the padded image.
     let index = if largest < 1 << 31 { "u32" } else { "u64" };
     defines.push(("INDEX".into(), index.into()));

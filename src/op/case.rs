@@ -1,5 +1,7 @@
 //! Case names back to cases, and the data of a case.
 
+use rayon::prelude::*;
+
 use crate::base::{Attrs, Case, Code, DType, Error, Fill, HostTensor, Result, rng::Philox};
 
 use super::{OpDesc, Range, Role, find};
@@ -161,12 +163,25 @@ fn integer_specials(dtype: DType) -> Vec<f64> {
     vec![0.0, 1.0, -1.0, top, bottom, 2.0, top - 1.0]
 }
 
-fn write_all(t: &mut HostTensor, value: impl Fn(u64) -> f64) {
+/// Elements that one thread writes at a time.
+const SHARE: usize = 1 << 20;
+
+/// Writes `value(i)` to every element i; by all threads of the pool that the caller runs in, if it runs in one.
+fn write_all(t: &mut HostTensor, value: impl Fn(u64) -> f64 + Sync) {
+    let pooled = rayon::current_thread_index().is_some();
     macro_rules! each {
         ($t:ty, $cast:expr) => {{
             let cast: fn(f64) -> $t = $cast;
-            for (i, b) in t.bytes_mut().chunks_exact_mut(size_of::<$t>()).enumerate() {
-                b.copy_from_slice(&cast(value(i as u64)).to_le_bytes());
+            let write = |(share, bytes): (usize, &mut [u8])| {
+                let first = share * SHARE;
+                for (i, b) in bytes.chunks_exact_mut(size_of::<$t>()).enumerate() {
+                    b.copy_from_slice(&cast(value((first + i) as u64)).to_le_bytes());
+                }
+            };
+            let share = SHARE * size_of::<$t>();
+            match pooled {
+                true => t.bytes_mut().par_chunks_mut(share).enumerate().for_each(write),
+                false => t.bytes_mut().chunks_mut(share).enumerate().for_each(write),
             }
         }};
     }

@@ -10,7 +10,7 @@
 
 mod mutants;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -26,7 +26,7 @@ use gpuctl::jobs::verify::{self, Mutant, VerifyConfig};
 use gpuctl::kernel::{self, Body};
 use gpuctl::op::{self, OpDesc, Tier};
 
-use mutants::{Change, changes};
+use mutants::{Change, changes, changes_of_value};
 
 /// Longest time for one mutant, compilation included; a mutant that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -47,17 +47,29 @@ struct Subject {
     cases: Vec<Trial>,
 }
 
-/// A case, and the entries of the text that its plan launches.
+/// A case, with the entries of the text that its plan launches and the macros with arguments that it defines.
 struct Trial {
     op: &'static OpDesc,
     case: Case,
     entries: Vec<&'static str>,
+    defines: Vec<(String, String)>,
 }
 
 impl Subject {
+    /// Every mutant: those of the text, then those of the values that planners define for it.
+    fn changes(&self) -> Vec<Change> {
+        let mut out = changes(self.text);
+        let defines: BTreeSet<&(String, String)> = self.cases.iter().flat_map(|t| &t.defines).collect();
+        out.extend(defines.into_iter().flat_map(|(name, value)| changes_of_value(name, value)));
+        out
+    }
+
     /// Cases that run what a change is in: by turns of every op and dtype, the smallest first.
     fn trials(&self, change: &Change) -> Vec<&Trial> {
-        let reached = |t: &&Trial| change.entry.is_empty() || t.entries.iter().any(|e| *e == change.entry);
+        let reached = |t: &&Trial| match &change.defined {
+            Some(define) => t.defines.contains(define),
+            None => change.entry.is_empty() || t.entries.iter().any(|e| *e == change.entry),
+        };
         let mut groups: BTreeMap<(&str, &str), Vec<&Trial>> = BTreeMap::new();
         for t in self.cases.iter().filter(reached) {
             groups.entry((t.op.name, t.case.dtype.name())).or_default().push(t);
@@ -74,6 +86,8 @@ fn rig(test: &str) -> Option<Rig> {
         Ok(mut rig) => {
             let mut gpu = Spoilt::new(Arc::clone(&rig.devices[0]), u64::MAX, |_, _| {});
             gpu.info_mut().class = DeviceClass::Discrete;
+            // Few groups in a row, so that flat numbers are spread over two axes and some groups find nothing to do.
+            gpu.info_mut().max_groups[0] = 4;
             rig.devices[0] = Arc::new(gpu);
             Some(rig)
         }
@@ -118,7 +132,13 @@ fn subjects(rig: &Rig) -> Vec<Subject> {
                 }
                 let file = files.get(text).expect("a C text that is no file of kernels/").clone();
                 let subject = by_file.entry(file.clone()).or_insert_with(|| Subject { file, text, cases: Vec::new() });
-                subject.cases.push(Trial { op, case, entries: choice.plan.steps.iter().map(|s| s.entry).collect() });
+                let entries = choice.plan.steps.iter().map(|s| s.entry).collect();
+                let all = choice.plan.steps.iter().flat_map(|s| &s.defines);
+                let mut defines: Vec<_> = all.filter(|d| d.0.contains('(')).cloned().collect();
+                if !choice.kernel.expr.is_empty() {
+                    defines.push(("EXPR(x, b)".into(), format!("({})", choice.kernel.expr)));
+                }
+                subject.cases.push(Trial { op, case, entries, defines });
             }
         }
     }
@@ -144,7 +164,7 @@ fn worker() {
         let line = line.unwrap();
         let (file, index) = line.split_once(' ').unwrap();
         let subject = subjects.iter().find(|s| s.file == file).unwrap();
-        let change = &changes(subject.text)[index.parse::<usize>().unwrap()];
+        let change = &subject.changes()[index.parse::<usize>().unwrap()];
         let with: &'static str = Box::leak(change.apply(subject.text).into_boxed_str());
         let mutant = Some(Mutant { replaces: subject.text, with });
         let start = Instant::now();
@@ -267,7 +287,7 @@ fn verify_catches_mutants() {
     let known = equivalent();
     let mut all: Vec<(String, usize, Change)> = Vec::new();
     for s in &subjects {
-        all.extend(changes(s.text).into_iter().enumerate().map(|(i, c)| (s.file.clone(), i, c)));
+        all.extend(s.changes().into_iter().enumerate().map(|(i, c)| (s.file.clone(), i, c)));
     }
     let names: Vec<String> = all.iter().map(|(f, _, c)| c.name(f)).collect();
     let stale: Vec<_> = known.keys().filter(|k| !names.contains(k)).collect();

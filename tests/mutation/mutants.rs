@@ -1,4 +1,4 @@
-//! Single-token changes of a C text.
+//! Single-token changes of a C text and of the expressions that are defined for it.
 
 /// One change.
 #[derive(Clone, Debug)]
@@ -16,6 +16,8 @@ pub(crate) struct Change {
     pub(crate) line: String,
     /// The kernel it is in; empty for what several share.
     pub(crate) entry: String,
+    /// The macro whose value is changed, for one that the planner defines: `EXPR(x, b)` and its value.
+    pub(crate) defined: Option<(String, String)>,
 }
 
 impl Change {
@@ -24,11 +26,23 @@ impl Change {
     }
     /// The whole text with the change.
     pub(crate) fn apply(&self, text: &str) -> String {
-        format!("{}{}{}", &text[..self.from], self.replacement(), &text[self.to..])
+        let changed = |of: &str| format!("{}{}{}", &of[..self.from], self.replacement(), &of[self.to..]);
+        match &self.defined {
+            None => changed(text),
+            Some((macro_of, value)) => {
+                let name = macro_of.split('(').next().unwrap();
+                format!("#undef {name}\n#define {macro_of} {}\n{text}", changed(value))
+            }
+        }
     }
-    /// `reduce.c: < at 21:26 -> <=`.
+    /// `reduce.c: < at 21:26 -> <=`, `elementwise.c EXPR(x, b) = x / b: / at 3 -> *`.
     pub(crate) fn name(&self, file: &str) -> String {
-        format!("{file}: {} at {}:{} -> {}", self.token, self.row, self.column, self.replacement())
+        match &self.defined {
+            None => format!("{file}: {} at {}:{} -> {}", self.token, self.row, self.column, self.replacement()),
+            Some((macro_of, value)) => {
+                format!("{file} {macro_of} = {value}: {} at {} -> {}", self.token, self.column, self.replacement())
+            }
+        }
     }
 }
 
@@ -41,6 +55,7 @@ const OPERATORS: &[(&str, &[&str])] = &[
     (">=", &[">"]),
     ("==", &["!="]),
     ("!=", &["=="]),
+    ("!", &[""]),
     ("&&", &["||"]),
     ("||", &["&&"]),
     ("+=", &["-=", "="]),
@@ -84,11 +99,42 @@ const NAMES: &[(&str, &str)] = &[
     ("kw", "kh"),
 ];
 
-/// Every change of the bodies of kernels and functions: no comment, preprocessor line or declaration of parameters.
+/// Every change of the value of a macro with arguments.
+pub(crate) fn changes_of_value(macro_of: &str, value: &str) -> Vec<Change> {
+    let mut out = changes_from(value, true);
+    for c in &mut out {
+        c.defined = Some((macro_of.to_string(), value.to_string()));
+    }
+    out
+}
+
+/// Every change of the bodies of kernels, functions and macros with arguments: no comment, other preprocessor line or
+/// declaration of parameters.
 pub(crate) fn changes(text: &str) -> Vec<Change> {
+    changes_from(text, false)
+}
+
+/// Length of a preprocessor line with its continuations, and of its part before the value if it defines a macro with
+/// arguments.
+fn preprocessor(rest: &str) -> (usize, Option<usize>) {
+    let mut len = 0;
+    for line in rest.split_inclusive('\n') {
+        len += line.len();
+        if !line.trim_end().ends_with('\\') {
+            break;
+        }
+    }
+    let called = rest.strip_prefix("#define ").and_then(|r| r.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')));
+    let open = called.map(|n| n + "#define ".len()).filter(|at| rest[*at..].starts_with('('));
+    (len, open.and_then(|at| rest[at..len].find(')').map(|close| at + close + 1)))
+}
+
+fn changes_from(text: &str, value: bool) -> Vec<Change> {
     let bytes = text.as_bytes();
     let mut out: Vec<Change> = Vec::new();
-    let (mut at, mut depth, mut entry) = (0usize, 0usize, String::new());
+    let (mut at, mut depth, mut entry) = (0usize, usize::from(value), String::new());
+    // Where the value of the macro ends that is being read.
+    let mut macro_end = 0;
     let ident = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
     let declared = |from: usize, name: &str| {
         // Both names must exist in this body, or the mutant does not compile.
@@ -103,16 +149,15 @@ pub(crate) fn changes(text: &str) -> Vec<Change> {
             at += rest.find("*/").map_or(rest.len(), |p| p + 2);
             continue;
         }
-        if rest.starts_with("//") || (rest.starts_with('#') && (at == 0 || bytes[at - 1] == b'\n')) {
-            // A continued line belongs to its macro.
-            let mut len = 0;
-            for line in rest.split_inclusive('\n') {
-                len += line.len();
-                if !line.trim_end().ends_with('\\') {
-                    break;
+        if rest.starts_with('#') && (at == 0 || bytes[at - 1] == b'\n') {
+            let (len, head) = preprocessor(rest);
+            match head {
+                Some(head) => {
+                    macro_end = at + len;
+                    at += head;
                 }
+                None => at += len,
             }
-            at += len;
             continue;
         }
         if depth == 0 && (rest.starts_with("KERNEL_WG(") || rest.starts_with("KERNEL(")) {
@@ -129,7 +174,7 @@ pub(crate) fn changes(text: &str) -> Vec<Change> {
             }
             _ => {}
         }
-        if depth == 0 {
+        if depth == 0 && at >= macro_end {
             at += 1;
             continue;
         }
@@ -139,7 +184,8 @@ pub(crate) fn changes(text: &str) -> Vec<Change> {
             let line = text[start..].lines().next().unwrap_or("").trim().to_string();
             let token = text[at..at + len].to_string();
             let column = at - start + 1;
-            out.push(Change { from: at, to: at + len, token, with, number, row, column, line, entry: entry.clone() });
+            let (from, to, entry, defined) = (at, at + len, entry.clone(), None);
+            out.push(Change { from, to, token, with, number, row, column, line, entry, defined });
         };
         if let Some((op, withs)) = OPERATORS.iter().find(|(op, _)| rest.starts_with(op)) {
             // `*` of a pointer's declaration and unary minus do not compile or mean something else.
@@ -181,16 +227,26 @@ mod tests {
 
     #[test]
     fn changes_are_single_and_inside_bodies() {
-        let text = "/* a < b */\n#define X(a) (a + 1)\nKERNEL_WG(f, 1, 1, 1)(GLOBAL const T *RESTRICT x, u64 n) {\n    \
+        let text = "/* a < b */\n#define X(a) (a - 1)\n#define Y a + \\\n b\nKERNEL_WG(f, 1, 1, 1)(GLOBAL const T *RESTRICT x, u64 n) {\n    \
                     if (i < n) {\n        y[i] = x[i] + 2;\n        BARRIER();\n    }\n}\n";
         let all = changes(text);
         let names: Vec<_> = all.iter().map(|c| c.name("f.c")).collect();
         assert_eq!(
             names,
-            ["f.c: < at 4:11 -> <=", "f.c: + at 5:21 -> -", "f.c: 2 at 5:23 -> 3", "f.c: BARRIER(); at 6:9 -> ;"]
+            [
+                "f.c: - at 2:17 -> +",
+                "f.c: 1 at 2:19 -> 2",
+                "f.c: < at 6:11 -> <=",
+                "f.c: + at 7:21 -> -",
+                "f.c: 2 at 7:23 -> 3",
+                "f.c: BARRIER(); at 8:9 -> ;"
+            ]
         );
-        assert!(all.iter().all(|c| c.entry == "f"));
-        assert!(all[0].apply(text).contains("if (i <= n)"));
-        assert_eq!(all[2].apply(text).len(), text.len());
+        assert!(all.iter().all(|c| c.entry == if c.row == 2 { "" } else { "f" }));
+        assert!(all[2].apply(text).contains("if (i <= n)"));
+        assert_eq!(all[4].apply(text).len(), text.len());
+        let [of_value] = &changes_of_value("EXPR(x, b)", "x / b")[..] else { panic!() };
+        assert_eq!(of_value.name("f.c"), "f.c EXPR(x, b) = x / b: / at 3 -> *");
+        assert_eq!(of_value.apply("body"), "#undef EXPR\n#define EXPR(x, b) x * b\nbody");
     }
 }

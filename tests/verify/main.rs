@@ -51,6 +51,32 @@ fn device(edit: impl Fn(&mut [u8]) + Send + Sync + 'static) -> Arc<dyn Device> {
     Arc::new(spoilt(edit))
 }
 
+/// The case beyond 2^31 bytes is in the full tier; a device without room for it is a skip that says so, and red on demand.
+#[test]
+fn the_case_beyond_31_bits_is_never_left_out_in_silence() {
+    let full = VerifyConfig { tier: Tier::Full, ops: vec![op::find("neg").unwrap()], ..config() };
+    let (op, big) = verify::cases(&full).unwrap().pop().unwrap();
+    assert!(op.total_bytes(&big).unwrap() / 2 > 1 << 31, "{big}");
+    let small = || -> Arc<dyn Device> {
+        let mut d = spoilt(|_| {});
+        d.info_mut().max_alloc_bytes = 1 << 31;
+        Arc::new(d)
+    };
+    let (summary, records) = run(&one(&big.to_string()), vec![small()]);
+    assert_eq!((summary.skipped, summary.failed, summary.exit_code()), (1, 0, 4), "{}", line(&records[0]));
+    assert!(records[0].subject.reason.contains("takes 2147483648 in one buffer"), "{}", line(&records[0]));
+    let asked = VerifyConfig { require_big: true, ..one(&big.to_string()) };
+    let (summary, records) = run(&asked, vec![small()]);
+    assert_eq!((summary.skipped, summary.failed, summary.exit_code()), (0, 1, 1), "{}", line(&records[0]));
+    let why = &records[0].subject.reason;
+    assert!(why.contains("--require big asks for it: an operand of 2147487745 bytes"), "{why}");
+    // What a device's language cannot hold is told as that.
+    let mut other = spoilt(|_| {});
+    other.info_mut().dtypes.retain(|d| *d != DType::I8);
+    let (summary, _) = run(&one(&big.to_string()), vec![Arc::new(other)]);
+    assert_eq!((summary.unsupported, summary.skipped), (1, 0));
+}
+
 /// Verifies one case on a device with this fault; the clean device must pass the same case.
 fn plant(name: &str, edit: impl Fn(&mut [u8]) + Send + Sync + 'static) -> VerifyRecord {
     let (clean, records) = run(&one(name), vec![device(|_| {})]);

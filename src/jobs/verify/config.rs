@@ -29,6 +29,8 @@ pub struct VerifyConfig {
     pub watch: bool,
     /// Judge by this bound instead of the derived ones.
     pub own: Option<OwnBound>,
+    /// The case beyond 2^31 bytes fails where it cannot run; else that is a skip with its reason.
+    pub require_big: bool,
     /// Save the arrays of failing cases in this folder.
     pub save_failing: Option<PathBuf>,
     /// For the judge's own tests: a kernel text that is replaced by a wrong one.
@@ -113,6 +115,7 @@ impl Default for VerifyConfig {
             all_variants: false,
             watch: false,
             own: None,
+            require_big: false,
             save_failing: None,
             mutant: None,
             off: None,

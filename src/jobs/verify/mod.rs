@@ -4,6 +4,7 @@
 //! ([`Tolerance`](crate::op::Tolerance)), nothing was written beside the outputs, and no element was left out: outputs
 //! are poisoned with a different pattern in each of two runs. The two runs are also compared bit by bit.
 
+mod big;
 mod compare;
 mod config;
 mod faults;
@@ -32,9 +33,6 @@ use station::{Answered, Station, plain};
 pub use config::{Detector, Mutant, VerifyConfig, VerifySummary, done_key};
 pub use own_bound::OwnBound;
 pub use self_test::{SelfTestSummary, line as self_test_line, self_test};
-
-/// Bytes of a case's operands beyond which devices take turns.
-const LARGE: u64 = 256 << 20;
 
 /// Verifies all cases on all devices of the rig and hands out the records as they come, in the order of the cases.
 ///
@@ -65,10 +63,14 @@ pub fn run(cfg: &VerifyConfig, rig: &Rig, sink: &mut dyn Sink, cancel: &Cancel) 
     summary.resumed = (total - cases.len() as u64) * uids.len() as u64;
     // What the CPU computes, for the comparison with it; judged only if the CPU is among the devices.
     let compared = stations.iter().any(|s| !s.is_cpu).then(|| Runner::new(Arc::clone(&rig.cpu)));
-    let ask = |(op, case): &(&'static OpDesc, Case)| match oracle::too_long(op, case) {
+    let infos: Vec<_> = rig.devices.iter().map(|d| d.info().clone()).collect();
+    let left_out = |op, case: &Case| oracle::too_long(op, case).or_else(|| big::refused_by_all(op, case, &infos));
+    let ask = |(op, case): &(&'static OpDesc, Case)| match left_out(op, case) {
         Some(why) => Ok(Err(why)),
         None => oracle::ask(op, case).map(|oracle| {
-            let on_cpu = compared.as_ref().and_then(|cpu| plain(cpu, op, case, &oracle.inputs).ok());
+            let huge = op.total_bytes(case).is_none_or(|b| b > big::HUGE);
+            let cpu = compared.as_ref().filter(|_| !huge);
+            let on_cpu = cpu.and_then(|cpu| plain(cpu, op, case, &oracle.inputs).ok());
             Ok(Answered { oracle, on_cpu })
         }),
     };
@@ -136,7 +138,7 @@ fn all_of(
             break;
         }
         // Devices may be the same card under two names: what is large has its memory to itself.
-        let large = op.total_bytes(case).is_none_or(|b| b > LARGE);
+        let large = op.total_bytes(case).is_none_or(|b| b > big::LARGE);
         let _alone = large.then(|| alone.lock().unwrap_or_else(PoisonError::into_inner));
         records.push(station.records(cfg, op, case, answer));
     }
@@ -176,6 +178,10 @@ pub fn cases(cfg: &VerifyConfig) -> Result<Vec<(&'static OpDesc, Case)>> {
                 all.push((*op, op.case(*dtype, &spec.dims, spec.attrs, spec.fill)?));
             }
         }
+    }
+    // Last: most memory.
+    if cfg.tier == Tier::Full {
+        all.extend(big::case(cfg)?);
     }
     Ok(all)
 }

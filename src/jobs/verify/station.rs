@@ -12,6 +12,7 @@ use crate::kernel::{self, Body, Choice, Kernel};
 use crate::op::tolerance::Bound;
 use crate::op::{OpDesc, Role};
 
+use super::big;
 use super::compare::{self, Comparison, at_text};
 use super::config::{Detector, VerifyConfig};
 use super::oracle::Oracle;
@@ -86,10 +87,18 @@ impl Station {
             let mut r = self.blank(cfg, op, case, variant.as_deref());
             let outcome = match (answer, &self.lost) {
                 (_, Some(why)) => Err(Stop(Status::Skipped, format!("the device was lost: {why}"))),
-                (Err(why), _) => Err(Stop(Status::Skipped, why.clone())),
+                (Err(why), None) => {
+                    // What the device's API does not hold is no skip.
+                    let choice = self.choose(op, case, variant.as_deref());
+                    choice.and_then(|_| Err(Stop(Status::Skipped, why.clone())))
+                }
                 (Ok(answered), None) => self.judge(cfg, op, case, variant.as_deref(), answered, &mut r),
             };
-            if let Err(Stop(status, reason)) = outcome {
+            if let Err(Stop(mut status, mut reason)) = outcome {
+                if cfg.require_big && big::is(op, case) && status != Status::Failed {
+                    status = Status::Failed;
+                    reason = format!("did not run, and --require big asks for it: {reason}");
+                }
                 r.subject.status = status;
                 r.subject.reason = reason;
             }
@@ -153,6 +162,15 @@ impl Station {
         }
     }
 
+    fn choose(&self, op: &'static OpDesc, case: &Case, variant: Option<&str>) -> Result<Choice, Stop> {
+        let info = self.runner.device().info();
+        kernel::choose(op.kernels, case, info, variant).map_err(|e| match e.code() {
+            // The op has the variant, but not in a language of this device.
+            Code::BadArgument => Stop(Status::Unsupported, e.to_string()),
+            _ => Stop::from(e),
+        })
+    }
+
     /// Runs one case with one variant on one device and fills its record.
     fn judge(
         &mut self,
@@ -163,13 +181,11 @@ impl Station {
         answered: &Answered,
         r: &mut VerifyRecord,
     ) -> Result<(), Stop> {
-        let info = self.runner.device().info();
-        let choice = kernel::choose(op.kernels, case, info, variant).map_err(|e| match e.code() {
-            // The op has the variant, but not in a language of this device.
-            Code::BadArgument => Stop(Status::Unsupported, e.to_string()),
-            _ => Stop::from(e),
-        })?;
+        let choice = self.choose(op, case, variant)?;
         r.subject.variant = choice.kernel.variant.to_string();
+        if let Some(why) = big::lacks(op, case, self.runner.device().info()) {
+            return Err(Stop(Status::Skipped, why));
+        }
         let bounds = bounds(op, case, choice.lang)?;
         r.tolerance = bounds.iter().map(|b| b.words.as_str()).collect::<Vec<_>>().join(" | ");
         let own = cfg.own;

@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""Holds gpuctl's memory-bound OpenCL kernels against a vectorised copy kernel on the same device.
+
+Usage: benches/compare/race_copy.py BINARY [--device opencl:0] [--size 16777216] [--rounds 5] [--json FILE]
+The copy moves 64 bytes per work-item and step; the best of three group sizes counts. It takes turns with gpuctl, op by op
+and round by round. GB/s are by the byte formulas of gpuctl's ops: what must be read and written once. Operands stay on the
+device. The CPU's naive variant is timed in the same gpuctl runs.
+"""
+
+import argparse
+import array
+import ctypes
+import json
+import os
+import subprocess
+import sys
+
+import opencl
+import records
+
+# One op of each kind of access: read-write, two reads, in place, scalar, write only, read only, per channel, tiles.
+OPS = "copy,fill,neg,relu,add,mul,add_scalar,accumulate_grad,axpy,scal,triad,sum,max,bias_add,transpose".split(",")
+
+COPY = b"""
+__kernel void copy16(__global const uint16 *restrict x, __global uint16 *restrict y) {
+    y[get_global_id(0)] = x[get_global_id(0)];
+}
+"""
+
+
+def child(index, count, seconds):
+    """Prints GB/s of the copy of `count` floats."""
+    device = opencl.Device(index)
+    source = array.array("f", [1.5]) * count
+    x, y = device.buffer(source), device.buffer(array.array("f", bytes(4 * count)))
+    kernel = device.kernel(COPY, b"copy16", x, y)
+    best = 0.0
+    for group in (64, 256, 1024):
+        median = records.median(records.sampled(lambda: device.launch(kernel, count // 16, group), seconds / 3))
+        best = max(best, 8 * count / median / 1e9)
+    if device.read(y, count) != source:
+        sys.exit("race_copy: the copy is wrong")
+    print(json.dumps(best))
+
+
+def theirs(index, count, seconds):
+    command = [sys.executable, __file__, "--child", str(index), str(count), str(seconds)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        sys.exit(f"race_copy: {' '.join(command)} ended with {done.returncode}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def main():
+    if sys.argv[1:2] == ["--child"]:
+        return child(int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("binary")
+    parser.add_argument("--device", default="opencl:0")
+    parser.add_argument("--ops", default=",".join(OPS))
+    parser.add_argument("--size", type=int, default=1 << 24, help="elements, a multiple of 16384")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=2.0, help="per side and round")
+    parser.add_argument("--json")
+    args = parser.parse_args()
+    binary, index = os.path.abspath(args.binary), int(args.device.split(":")[1])
+    rows, command = [], ""
+    print(f"copy of {4 * args.size >> 20} MiB in 64-byte vectors against gpuctl f32 on {args.device}, {args.rounds} rounds")
+    print(f"{'op':<16} {'GB/s':>7} {'copy':>7} {'op / copy':>10}  range         naive CPU / op time")
+    for op in args.ops.split(","):
+        ours, rival, naive = [], [], []
+        size = str(int(args.size**0.5)) if op == "transpose" else str(args.size)
+        for _ in range(args.rounds):
+            rival.append(theirs(index, args.size, args.seconds))
+            found, command = records.bench(
+                binary, ["--device", f"cpu,{args.device}", "--cpu-variant", "naive", "--op", op, "--dtype", "f32",
+                         "--sizes", size, "--residency", "resident", "--budget", f"{max(2 * args.seconds, 4):g}s"])
+            by = {r["device"]: r for r in found if records.usable(r)}
+            if args.device not in by:
+                sys.exit(f"race_copy: {command}: {found[0]['status'] if found else 'no row'}: "
+                         f"{found[0]['reason'] if found else ''}")
+            ours.append(by[args.device]["gbps"])
+            if "cpu" in by:
+                naive.append(by["cpu"]["median_s"] / by[args.device]["median_s"])
+        ratios = [o / r for o, r in zip(ours, rival)]
+        row = {"op": op, "n": int(size), "gbps": records.median(ours), "copy_gbps": records.median(rival),
+               "ratio": records.median(ratios), "ratio_range": records.spread(ratios),
+               "naive_ratio": records.median(naive) if naive else None, "gpuctl_command": command}
+        rows.append(row)
+        low, high = row["ratio_range"]
+        beside = f"{row['naive_ratio']:.2f}" if naive else "no naive variant"
+        print(f"{op:<16} {row['gbps']:>7.2f} {row['copy_gbps']:>7.2f} {row['ratio']:>10.2f}  {low:.2f} .. {high:.2f}  {beside}",
+              flush=True)
+    print(f"made by: {command}")
+    if args.json:
+        records.write(args.json, {"schema": 1, "rival": "vectorised copy", "rows": rows})
+
+
+if __name__ == "__main__":
+    main()
