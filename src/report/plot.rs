@@ -23,11 +23,11 @@ pub fn bench_svg(records: &[Record]) -> Result<String> {
     if all.is_empty() {
         return Err(Error::new(Code::BadArgument, "there is no measured row to draw"));
     }
-    let span = |f: &dyn Fn(&(f64, f64, [f64; 2])) -> f64| {
-        let (low, high) = all.iter().fold((f64::INFINITY, 0f64), |(a, b), p| (a.min(f(p)), b.max(f(p))));
+    let span = |of: &dyn Fn(&(f64, f64, [f64; 2])) -> [f64; 2]| {
+        let (low, high) = all.iter().fold((f64::INFINITY, 0f64), |(a, b), p| (a.min(of(p)[0]), b.max(of(p)[1])));
         (low / 1.3)..(high * 1.3)
     };
-    let (x, y) = (span(&|p| p.0), span(&|p| p.1));
+    let (x, y) = (span(&|p| [p.0; 2]), span(&|p| p.2));
     let mut svg = String::new();
     draw(&mut svg, &lines, &unit, x, y)
         .map_err(|e| Error::new(Code::Internal, format!("the chart could not be drawn: {e}")))?;
@@ -72,7 +72,7 @@ fn draw(
         .margin(16)
         .x_label_area_size(44)
         .y_label_area_size(84)
-        .build_cartesian_2d(x.log_scale(), y.log_scale())?;
+        .build_cartesian_2d(x.log_scale().base(2.0), y.log_scale())?;
     chart
         .configure_mesh()
         .x_labels(8)
