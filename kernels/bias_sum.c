@@ -10,7 +10,7 @@ KERNEL_WG(bias_columns, GROUP, 1, 1)
         u64 part = flat / c;
         u64 channel = flat % c;
         u64 t = part * segment;
-        u64 end = t + segment < k ? t + segment : k;
+        u64 end = MIN(t + segment, k);
         u64 o = t / inner;
         u64 i = t % inner;
         ACC sum = (ACC)0;
@@ -34,12 +34,14 @@ KERNEL_WG(bias_groups, GROUP, 1, 1)
     u64 flat = FLAT_GRP();
     u64 part = flat / c;
     u64 channel = flat % c;
+    /* A whole group leaves, so nobody waits for it at a barrier. */
+    if (part >= parts) return;
     u64 start = part * segment;
-    u64 end = start + segment < k ? start + segment : k;
+    u64 end = MIN(start + segment, k);
     u64 o = (start + lid) / inner;
     u64 i = (start + lid) % inner;
     ACC sum = (ACC)0;
-    for (u64 t = start + lid; t < end && part < parts; t += GROUP) {
+    for (u64 t = start + lid; t < end; t += GROUP) {
         sum += LOAD(g, (o * c + channel) * inner + i);
         i += GROUP;
         while (i >= inner) {
@@ -55,7 +57,7 @@ KERNEL_WG(bias_groups, GROUP, 1, 1)
         }
         BARRIER();
     }
-    if (lid == 0 && part < parts) {
+    if (lid == 0) {
         STORE_OUT(db, flat, tree[0]);
     }
 }

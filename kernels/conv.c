@@ -78,14 +78,15 @@ KERNEL_WG(conv2d_bwd_weight, GROUP, 1, 1)
     NARROW;
     u32 lid = LID(0);
     u64 item = FLAT_GRP();
-    int live = item < co_ * (c_ / group_) * kh_ * kw_;
-    INDEX i = live ? (INDEX)item : 0;
+    /* A whole group leaves, so nobody waits for it at a barrier. */
+    if (item >= co_ * (c_ / group_) * kh_ * kw_) return;
+    INDEX i = (INDEX)item;
     INDEX filter = i / (cg * kh * kw);
     INDEX channel = filter / og * cg + i / CS(kh, kw) % cg;
     INDEX y0 = i / YS(cg, kw) % kh * dh - pt;
     INDEX x0 = i / XS(cg) % kw * dw - pl;
     INDEX pixels = ho * wo;
-    INDEX terms = live ? n * pixels : 0;
+    INDEX terms = n * pixels;
     ACC s = (ACC)0;
     for (INDEX t = lid; t < terms; t += GROUP) {
         INDEX image = t / pixels;
@@ -107,7 +108,7 @@ KERNEL_WG(conv2d_bwd_weight, GROUP, 1, 1)
         }
         BARRIER();
     }
-    if (lid == 0 && live) {
+    if (lid == 0) {
         STORE(df, i, tree[0]);
     }
 }

@@ -26,24 +26,25 @@ KERNEL_WG(extreme_rows, GROUP, 1, 1)
     u32 lid = LID(0);
     u64 flat = FLAT_GRP();
     u64 row = flat / parts;
+    if (row >= outer) return;
     u64 begin = (flat - row * parts) * segment;
-    u64 length = row < outer ? (n - begin < segment ? n - begin : segment) : 0;
+    u64 length = MIN(n - begin, segment);
     u64 base = row * n + begin;
     /* No key is below 0, so idle work-items change nothing. */
     K best = 0;
     for (u64 i = lid; i < length; i += GROUP) {
         K k = enter(x[base + i]);
-        best = k > best ? k : best;
+        best = MAX(k, best);
     }
     tree[lid] = best;
     BARRIER();
     for (u32 w = GROUP / 2; w > 0; w /= 2) {
-        if (lid < w && tree[lid + w] > tree[lid]) {
-            tree[lid] = tree[lid + w];
+        if (lid < w) {
+            tree[lid] = MAX(tree[lid], tree[lid + w]);
         }
         BARRIER();
     }
-    if (lid == 0 && row < outer) {
+    if (lid == 0) {
         y[flat] = leave(tree[0]);
     }
 }
@@ -57,11 +58,11 @@ KERNEL_WG(extreme_columns, GROUP, 1, 1)
         u64 column = item - rest * inner;
         u64 row = rest / parts;
         u64 begin = (rest - row * parts) * segment;
-        u64 end = n - begin < segment ? n : begin + segment;
+        u64 end = begin + MIN(n - begin, segment);
         K best = 0;
         for (u64 i = begin; i < end; i++) {
             K k = enter(x[(row * n + i) * inner + column]);
-            best = k > best ? k : best;
+            best = MAX(k, best);
         }
         y[item] = leave(best);
     }
@@ -83,8 +84,9 @@ KERNEL_WG(place_rows, GROUP, 1, 1)
     u32 lid = LID(0);
     u64 flat = FLAT_GRP();
     u64 row = flat / parts;
+    if (row >= outer) return;
     u64 begin = (flat - row * parts) * segment;
-    u64 length = row < outer ? (n - begin < segment ? n - begin : segment) : 0;
+    u64 length = MIN(n - begin, segment);
     u64 base = row * n;
     K best = 0;
     u32 place = 0xFFFFFFFFu;
@@ -110,7 +112,7 @@ KERNEL_WG(place_rows, GROUP, 1, 1)
         }
         BARRIER();
     }
-    if (lid == 0 && row < outer) {
+    if (lid == 0) {
         keys[flat] = leave(tree[0]);
         places[flat] = found[0];
     }
@@ -126,7 +128,7 @@ KERNEL_WG(place_columns, GROUP, 1, 1)
         u64 column = item - rest * inner;
         u64 row = rest / parts;
         u64 begin = (rest - row * parts) * segment;
-        u64 end = n - begin < segment ? n : begin + segment;
+        u64 end = begin + MIN(n - begin, segment);
         K best = 0;
         u32 place = 0xFFFFFFFFu;
         for (u64 i = begin; i < end; i++) {

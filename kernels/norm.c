@@ -6,10 +6,11 @@ KERNEL_WG(softmax, GROUP, 1, 1)(GLOBAL const T *RESTRICT x, GLOBAL T *RESTRICT y
     SHARED ACC tree[GROUP];
     u32 lid = LID(0);
     u64 row = FLAT_GRP();
-    u64 length = row < rows ? n : 0;
-    u64 base = row < rows ? row / inner * n * inner + row % inner : 0;
+    /* A whole group leaves, so nobody waits for it at a barrier. */
+    if (row >= rows) return;
+    u64 base = row / inner * n * inner + row % inner;
     ACC top = LOAD(x, base);
-    for (u64 j = lid; j < length; j += GROUP) {
+    for (u64 j = lid; j < n; j += GROUP) {
         ACC v = LOAD(x, base + j * inner);
         top = v > top || IS_NAN(v) ? v : top;
     }
@@ -26,7 +27,7 @@ KERNEL_WG(softmax, GROUP, 1, 1)(GLOBAL const T *RESTRICT x, GLOBAL T *RESTRICT y
     /* Everyone has read the maximum before the array is used again. */
     BARRIER();
     ACC s = (ACC)0;
-    for (u64 j = lid; j < length; j += GROUP) {
+    for (u64 j = lid; j < n; j += GROUP) {
         s += exp(LOAD(x, base + j * inner) - top);
     }
     tree[lid] = s;
@@ -38,7 +39,7 @@ KERNEL_WG(softmax, GROUP, 1, 1)(GLOBAL const T *RESTRICT x, GLOBAL T *RESTRICT y
         BARRIER();
     }
     s = tree[0];
-    for (u64 j = lid; j < length; j += GROUP) {
+    for (u64 j = lid; j < n; j += GROUP) {
         STORE(y, base + j * inner, exp(LOAD(x, base + j * inner) - top) / s);
     }
 }
@@ -75,10 +76,10 @@ KERNEL_WG(stats_part, GROUP, 1, 1)
     SHARED ACC tree[GROUP];
     u32 lid = LID(0);
     u64 flat = FLAT_GRP();
-    u64 inside = flat < channels * parts;
-    u64 channel = inside ? flat / parts : 0;
-    u64 begin = inside ? flat % parts * segment : 0;
-    u64 length = inside ? (n - begin < segment ? n - begin : segment) : 0;
+    if (flat >= channels * parts) return;
+    u64 channel = flat / parts;
+    u64 begin = flat % parts * segment;
+    u64 length = MIN(n - begin, segment);
     ACC shift = shift_of(LOAD(x, channel * inner));
     ACC s = (ACC)0;
     for (u64 i = begin + lid; i < begin + length; i += GROUP) {
@@ -93,7 +94,7 @@ KERNEL_WG(stats_part, GROUP, 1, 1)
         }
         BARRIER();
     }
-    ACC mean = tree[0] / (ACC)(length > 0 ? length : 1);
+    ACC mean = tree[0] / (ACC)length;
     /* Everyone has read the sum before the array is used again. */
     BARRIER();
     s = (ACC)0;
@@ -110,7 +111,7 @@ KERNEL_WG(stats_part, GROUP, 1, 1)
         }
         BARRIER();
     }
-    if (lid == 0 && inside) {
+    if (lid == 0) {
         stats[flat] = mean;
         stats[channels * parts + flat] = tree[0];
     }
@@ -128,13 +129,13 @@ KERNEL_WG(stats_join, GROUP, 1, 1)
         if (parts > 1) {
             ACC s = (ACC)0;
             for (u64 p = 0; p < parts; p++) {
-                u64 length = n - p * segment < segment ? n - p * segment : segment;
+                u64 length = MIN(n - p * segment, segment);
                 s += stats[channel * parts + p] * (ACC)length;
             }
             mean = s / (ACC)n;
             squares = (ACC)0;
             for (u64 p = 0; p < parts; p++) {
-                u64 length = n - p * segment < segment ? n - p * segment : segment;
+                u64 length = MIN(n - p * segment, segment);
                 ACC d = stats[channel * parts + p] - mean;
                 squares += stats[(channels + channel) * parts + p] + d * d * (ACC)length;
             }

@@ -40,6 +40,10 @@ typedef float f32;
 /* Compare-and-swap on a u32 in global memory; gives the old value. */
 #define ATOMIC_CAS(p, old, new) atomic_cmpxchg((volatile __global u32 *)(p), (old), (new))
 
+/* The smaller one; the larger one. */
+#define MIN(a, b) ((a) < (b) ? (a) : (b))
+#define MAX(a, b) ((a) > (b) ? (a) : (b))
+
 /* Bit test by comparison: no kernel is built with fast math. */
 #define IS_NAN(x) ((x) != (x))
 

@@ -35,6 +35,10 @@ __device__ __forceinline__ u32 prelude_axis(dim3 v, int d) { return d == 0 ? v.x
 // Compare-and-swap on a u32 in global memory; gives the old value.
 #define ATOMIC_CAS(p, old, new) atomicCAS((p), (old), (new))
 
+/* The smaller one; the larger one. */
+#define MIN(a, b) ((a) < (b) ? (a) : (b))
+#define MAX(a, b) ((a) > (b) ? (a) : (b))
+
 #define IS_NAN(x) ((x) != (x))
 
 // f16 and bf16 are stored as u16; arithmetic is f32. Stores round to nearest even and keep NaN.

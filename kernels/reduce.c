@@ -9,9 +9,10 @@ KERNEL_WG(sum_rows, GROUP, 1, 1)
     u32 lid = LID(0);
     u64 flat = FLAT_GRP();
     u64 row = flat / parts;
+    /* A whole group leaves, so nobody waits for it at a barrier. */
+    if (row >= outer) return;
     u64 begin = (flat - row * parts) * segment;
-    /* Groups beyond the last row sum nothing; they still reach every barrier. */
-    u64 length = row < outer ? (n - begin < segment ? n - begin : segment) : 0;
+    u64 length = MIN(n - begin, segment);
     u64 base = row * n + begin;
     ACC s = (ACC)0;
     for (u64 i = lid; i < length; i += GROUP) {
@@ -25,7 +26,7 @@ KERNEL_WG(sum_rows, GROUP, 1, 1)
         }
         BARRIER();
     }
-    if (lid == 0 && row < outer) {
+    if (lid == 0) {
         STORE_OUT(y, flat, tree[0]);
     }
 }
@@ -40,7 +41,7 @@ KERNEL_WG(sum_columns, GROUP, 1, 1)
         u64 column = item - rest * inner;
         u64 row = rest / parts;
         u64 begin = (rest - row * parts) * segment;
-        u64 end = n - begin < segment ? n : begin + segment;
+        u64 end = begin + MIN(n - begin, segment);
         ACC s = (ACC)0;
         for (u64 i = begin; i < end; i++) {
             s += LOAD(x, (row * n + i) * inner + column);
@@ -63,8 +64,9 @@ KERNEL_WG(dot_part, GROUP, 1, 1)
     SHARED ACC tree[GROUP];
     u32 lid = LID(0);
     u64 part = FLAT_GRP();
+    if (part >= parts) return;
     u64 begin = part * segment;
-    u64 end = part < parts ? (n - begin < segment ? n : begin + segment) : 0;
+    u64 end = begin + MIN(n - begin, segment);
     ACC s = (ACC)0;
     for (u64 i = begin + lid; i < end; i += GROUP) {
         s += LOAD(a, i) * LOAD(b, i);
@@ -77,7 +79,7 @@ KERNEL_WG(dot_part, GROUP, 1, 1)
         }
         BARRIER();
     }
-    if (lid == 0 && part < parts) {
+    if (lid == 0) {
         STORE_OUT(out, part, tree[0]);
     }
 }
@@ -91,8 +93,9 @@ KERNEL_WG(squares_part, GROUP, 1, 1)
     SHARED ACC tree[3][GROUP];
     u32 lid = LID(0);
     u64 part = FLAT_GRP();
+    if (part >= parts) return;
     u64 begin = part * segment;
-    u64 end = part < parts ? (n - begin < segment ? n : begin + segment) : 0;
+    u64 end = begin + MIN(n - begin, segment);
     ACC s0 = (ACC)0;
     ACC s1 = (ACC)0;
     ACC s2 = (ACC)0;
@@ -121,7 +124,7 @@ KERNEL_WG(squares_part, GROUP, 1, 1)
         }
         BARRIER();
     }
-    if (lid < 3 && part < parts) {
+    if (lid < 3) {
         out[lid * parts + part] = tree[lid][0];
     }
 }

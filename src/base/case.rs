@@ -25,18 +25,28 @@ pub enum Fill {
     Special,
     /// One value everywhere.
     Constant,
-    /// Both signs, magnitudes over most of the dtype's exponents (a quarter of them, so that products stay finite).
+    /// Both signs, magnitudes over 7/16 of the dtype's exponents around 1, so that products stay finite.
     Wide,
     /// Neighbours that cancel: x, -x(1 + a few ulps), ...; sums are tiny beside their terms.
     Cancelling,
     /// One element is not zero.
     Onehot,
+    /// Numbers of like magnitude, so small that their squares vanish or nearly do; small integers in integer dtypes. For ops
+    /// that treat such numbers apart.
+    Tiny,
+    /// The same about numbers whose squares overflow or nearly do.
+    Huge,
+    /// Close together and far from 0: the mean is some thousand times the deviation or more.
+    Offset,
     /// Every bit pattern in order, this many whole cases further on: `bits17`. For functions of one number.
     Bits(u32),
 }
 
 impl Fill {
-    /// All fills that a tier's cases may name; [`Fill::Bits`] belongs to the exhaustive tier alone.
+    /// The fills that only some ops' cases name.
+    pub const EXTRA: [Fill; 3] = [Fill::Tiny, Fill::Huge, Fill::Offset];
+
+    /// The fills that every op takes; [`Fill::Bits`] belongs to the exhaustive tier alone.
     pub const ALL: [Fill; 8] = [
         Fill::Uniform,
         Fill::Positive,
@@ -59,6 +69,9 @@ impl Fill {
             Fill::Wide => "wide",
             Fill::Cancelling => "cancelling",
             Fill::Onehot => "onehot",
+            Fill::Tiny => "tiny",
+            Fill::Huge => "huge",
+            Fill::Offset => "offset",
             Fill::Bits(_) => "bits",
         }
     }
@@ -77,7 +90,7 @@ impl FromStr for Fill {
     type Err = Error;
     fn from_str(s: &str) -> Result<Self, Error> {
         let part = s.strip_prefix("bits").and_then(|n| n.parse().ok()).map(Fill::Bits);
-        part.or_else(|| Fill::ALL.into_iter().find(|f| f.name() == s))
+        part.or_else(|| Fill::ALL.into_iter().chain(Fill::EXTRA).find(|f| f.name() == s))
             .ok_or_else(|| Error::new(Code::BadArgument, format!("unknown data '{s}'")))
     }
 }

@@ -49,7 +49,9 @@ pub fn add_c(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
     if n == 0 {
         return Ok(Plan::default());
     }
-    let step = plan_c::step(case.dtype, "bias_add", case.dtype.compute(), case.dtype, plan_c::GROUP);
+    let mut step = plan_c::step(case.dtype, "bias_add", case.dtype.compute(), case.dtype, plan_c::GROUP);
+    let index = if n <= u64::from(u32::MAX) { "u32" } else { "u64" };
+    step.defines.push(("INDEX".into(), index.into()));
     Ok(plan_c::one(Step {
         args: (0..3).map(Arg::Operand).collect(),
         writes: vec![false, false, true],

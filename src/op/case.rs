@@ -117,6 +117,12 @@ fn fill_tensor(t: &mut HostTensor, fill: Fill, range: Range, rng: &Philox, strea
         }
         Fill::Constant => low + 0.75 * (high - low),
         Fill::Wide => wide(dtype, rng, stream, i, low < 0.0),
+        Fill::Tiny => alike(dtype, rng, stream, i, |least| (least - 4.0, 0.45 * least)),
+        Fill::Huge => alike(dtype, rng, stream, i, |least| (-0.38 * least, -0.49 * least)),
+        Fill::Offset => {
+            let at = high.abs().max(low.abs());
+            at + (rng.u64(stream, i) % 64) as f64 * crate::base::exact::ulp(dtype, at)
+        }
         // Pairs x, -x(1 + j/2^20): what is left of a sum is a millionth of its terms.
         Fill::Cancelling if low < 0.0 => {
             let x = low + rng.unit(stream, i / 2) * (high - low);
@@ -153,6 +159,15 @@ fn wide(dtype: DType, rng: &Philox, stream: u64, i: u64, signed: bool) -> f64 {
     let magnitude = (bottom + rng.unit(stream, i) * (top - bottom)).exp2();
     let negative = signed && rng.u64(stream + 0x100, i) & 1 == 1;
     if negative { -magnitude } else { magnitude }
+}
+
+/// A number whose exponent is within 3 of the case's own, which lies in the range made of the dtype's least exponent.
+fn alike(dtype: DType, rng: &Philox, stream: u64, i: u64, range: fn(f64) -> (f64, f64)) -> f64 {
+    let sign = if rng.u64(stream + 0x100, i) & 1 == 1 { -1.0 } else { 1.0 };
+    let Some(least) = dtype.min_exponent().map(f64::from) else { return (rng.u64(stream, i) % 3) as f64 };
+    let (low, high) = range(least);
+    let middle = low + rng.unit(stream, u64::MAX) * (high - low);
+    sign * (middle + 6.0 * rng.unit(stream, i) - 3.0).exp2()
 }
 
 fn integer_specials(dtype: DType) -> Vec<f64> {

@@ -128,7 +128,7 @@ pub(super) static NRM2: OpDesc = OpDesc {
         NORM,
         Kernel { variant: "naive", body: Body::Native(reduce::nrm2_naive), only_when_named: true, ..NORM },
     ],
-    cases,
+    cases: norm_cases,
     gaps: GAPS,
 };
 
@@ -145,6 +145,15 @@ fn norm(_: &Case, x: &[Vec<Exact>]) -> Vec<Reference> {
         squares.fold(Exact::f(0.0), Exact::add).sqrt().mul(up)
     };
     vec![Reference { values: vec![value], scale: vec![value.abs_f64()] }]
+}
+
+/// As of dot, with numbers whose squares leave the dtype's range in either direction, or are on the verge of it.
+fn norm_cases(tier: Tier) -> Vec<CaseSpec> {
+    let sizes: &[u64] = if tier == Tier::Full { &[6, 33, 128, 512, 1024, 40_000] } else { &[1024] };
+    let spec = |n: &u64, fill| CaseSpec { dims: vec![*n], attrs: Attrs::new(), fill };
+    let mut list = cases(tier);
+    list.extend(sizes.iter().flat_map(|n| [spec(n, Fill::Tiny), spec(n, Fill::Huge)]));
+    list
 }
 
 fn cases(tier: Tier) -> Vec<CaseSpec> {

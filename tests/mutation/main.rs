@@ -26,7 +26,7 @@ use gpuctl::jobs::verify::{self, Mutant, VerifyConfig};
 use gpuctl::kernel::{self, Body};
 use gpuctl::op::{self, OpDesc, Tier};
 
-use mutants::{Change, changes, changes_of_value};
+use mutants::{Change, changes, changes_of_value, definitions, words_of};
 
 /// Longest time for one mutant, compilation included; a mutant that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -36,7 +36,7 @@ const ENOUGH: Duration = Duration::from_secs(15);
 /// Most cases that try one mutant.
 const MOST_CASES: usize = 80;
 /// Bytes of operands of the largest case.
-const SMALL: u64 = 1 << 18;
+const SMALL: u64 = 1 << 19;
 /// Sample without MUTANTS.
 const FEW: usize = 80;
 
@@ -47,48 +47,82 @@ struct Subject {
     cases: Vec<Trial>,
 }
 
-/// A case, with the entries of the text that its plan launches and the macros with arguments that it defines.
+/// A case with what its plan defines for the text, and the names that its launches reach.
 struct Trial {
     op: &'static OpDesc,
     case: Case,
-    entries: Vec<&'static str>,
+    /// On a device that says it is a GPU, or on the processor that it is.
+    gpu: bool,
     defines: Vec<(String, String)>,
+    reached: BTreeSet<String>,
+}
+
+/// All kernels, functions and macros that these entries use.
+fn reached(text: &str, entries: &[&str], defines: &[(String, String)]) -> BTreeSet<String> {
+    let mut uses: HashMap<String, Vec<String>> = definitions(text).into_iter().collect();
+    for (name, value) in defines {
+        let name = words_of(name).next().unwrap_or_default();
+        uses.entry(name).or_default().extend(words_of(value));
+    }
+    let mut found = BTreeSet::new();
+    let mut open: Vec<String> = entries.iter().map(|e| (*e).to_string()).collect();
+    while let Some(name) = open.pop() {
+        if let Some(words) = uses.get(&name)
+            && found.insert(name)
+        {
+            open.extend(words.iter().cloned());
+        }
+    }
+    found
 }
 
 impl Subject {
     /// Every mutant: those of the text, then those of the values that planners define for it.
     fn changes(&self) -> Vec<Change> {
         let mut out = changes(self.text);
-        let defines: BTreeSet<&(String, String)> = self.cases.iter().flat_map(|t| &t.defines).collect();
+        let with_arguments = |d: &&(String, String)| d.0.contains('(');
+        let defines: BTreeSet<_> = self.cases.iter().flat_map(|t| &t.defines).filter(with_arguments).collect();
         out.extend(defines.into_iter().flat_map(|(name, value)| changes_of_value(name, value)));
         out
     }
 
-    /// Cases that run what a change is in: by turns of every op and dtype, the smallest first.
+    /// Cases that run what a change is in: by turns of every op and dtype. Of each the smallest first, then the middle one,
+    /// those between, and so on: whatever the sizes that a change shows at, one is soon tried.
     fn trials(&self, change: &Change) -> Vec<&Trial> {
-        let reached = |t: &&Trial| match &change.defined {
-            Some(define) => t.defines.contains(define),
-            None => change.entry.is_empty() || t.entries.iter().any(|e| *e == change.entry),
+        let reached = |t: &&Trial| {
+            t.reached.contains(&change.within) && change.defined.as_ref().is_none_or(|d| t.defines.contains(d))
         };
-        let mut groups: BTreeMap<(&str, &str), Vec<&Trial>> = BTreeMap::new();
+        let mut groups: BTreeMap<(&str, &str, bool), Vec<&Trial>> = BTreeMap::new();
         for t in self.cases.iter().filter(reached) {
-            groups.entry((t.op.name, t.case.dtype.name())).or_default().push(t);
+            groups.entry((t.op.name, t.case.dtype.name(), t.gpu)).or_default().push(t);
+        }
+        for g in groups.values_mut() {
+            let bits = usize::BITS - g.len().leading_zeros();
+            let order = (0..1usize << bits).map(|i| i.reverse_bits() >> (usize::BITS - bits)).filter(|i| *i < g.len());
+            *g = order.map(|i| g[i]).collect();
         }
         let longest = groups.values().map(Vec::len).max().unwrap_or(0);
         (0..longest).flat_map(|i| groups.values().filter_map(move |g| g.get(i).copied())).take(MOST_CASES).collect()
     }
 }
 
-fn rig(test: &str) -> Option<Rig> {
+/// The device as a GPU would be planned for, and as it is.
+fn rigs(test: &str) -> Option<[Rig; 2]> {
+    Some([rig(test, false)?, rig(test, true)?])
+}
+
+fn rig(test: &str, gpu: bool) -> Option<Rig> {
     let env = Env::read().unwrap();
     match probe::open(&Select::Named(vec!["opencl:0".into()]), &env, CpuConfig { threads: 1, pin: Pin::Free }) {
-        // The plans of a GPU: several elements per work-item, tiles in local memory.
         Ok(mut rig) => {
-            let mut gpu = Spoilt::new(Arc::clone(&rig.devices[0]), u64::MAX, |_, _| {});
-            gpu.info_mut().class = DeviceClass::Discrete;
+            let mut device = Spoilt::new(Arc::clone(&rig.devices[0]), u64::MAX, |_, _| {});
+            if gpu {
+                // A GPU's plans: several elements per work-item, tiles in local memory.
+                device.info_mut().class = DeviceClass::Discrete;
+            }
             // Few groups in a row, so that flat numbers are spread over two axes and some groups find nothing to do.
-            gpu.info_mut().max_groups[0] = 4;
-            rig.devices[0] = Arc::new(gpu);
+            device.info_mut().max_groups[0] = 4;
+            rig.devices[0] = Arc::new(device);
             Some(rig)
         }
         Err(e) => {
@@ -100,8 +134,7 @@ fn rig(test: &str) -> Option<Rig> {
 }
 
 /// Every C text with cases that together launch each of its entries in every kind of dtype.
-fn subjects(rig: &Rig) -> Vec<Subject> {
-    let info = rig.devices[0].info();
+fn subjects(rigs: &[Rig; 2]) -> Vec<Subject> {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels");
     let mut files: HashMap<String, String> = HashMap::new();
     for entry in std::fs::read_dir(folder).unwrap() {
@@ -125,20 +158,25 @@ fn subjects(rig: &Rig) -> Vec<Subject> {
                 if op.total_bytes(&case).is_none_or(|b| b > SMALL) {
                     continue;
                 }
-                let Ok(choice) = kernel::choose(op.kernels, &case, info, None) else { continue };
-                let (Body::C(text), Lang::OpenclC) = (choice.kernel.body, choice.lang) else { continue };
-                if choice.plan.steps.is_empty() {
-                    continue;
+                // Products have a plan of their own for processors.
+                for gpu in [true, false].into_iter().filter(|gpu| *gpu || op.name == "gemm") {
+                    let info = rigs[usize::from(gpu)].devices[0].info();
+                    let Ok(choice) = kernel::choose(op.kernels, &case, info, None) else { continue };
+                    let (Body::C(text), Lang::OpenclC) = (choice.kernel.body, choice.lang) else { continue };
+                    if choice.plan.steps.is_empty() {
+                        continue;
+                    }
+                    let file = files.get(text).expect("a C text that is no file of kernels/").clone();
+                    let subject =
+                        by_file.entry(file.clone()).or_insert_with(|| Subject { file, text, cases: Vec::new() });
+                    let entries: Vec<_> = choice.plan.steps.iter().map(|s| s.entry).collect();
+                    let mut defines: Vec<_> = choice.plan.steps.iter().flat_map(|s| s.defines.clone()).collect();
+                    if !choice.kernel.expr.is_empty() {
+                        defines.push(("EXPR(x, b)".into(), format!("({})", choice.kernel.expr)));
+                    }
+                    let reached = reached(text, &entries, &defines);
+                    subject.cases.push(Trial { op, case: case.clone(), gpu, defines, reached });
                 }
-                let file = files.get(text).expect("a C text that is no file of kernels/").clone();
-                let subject = by_file.entry(file.clone()).or_insert_with(|| Subject { file, text, cases: Vec::new() });
-                let entries = choice.plan.steps.iter().map(|s| s.entry).collect();
-                let all = choice.plan.steps.iter().flat_map(|s| &s.defines);
-                let mut defines: Vec<_> = all.filter(|d| d.0.contains('(')).cloned().collect();
-                if !choice.kernel.expr.is_empty() {
-                    defines.push(("EXPR(x, b)".into(), format!("({})", choice.kernel.expr)));
-                }
-                subject.cases.push(Trial { op, case, entries, defines });
             }
         }
     }
@@ -157,8 +195,8 @@ fn subjects(rig: &Rig) -> Vec<Subject> {
 #[test]
 #[ignore = "started by other tests"]
 fn worker() {
-    let Some(rig) = rig("worker") else { return };
-    let subjects = subjects(&rig);
+    let Some(rigs) = rigs("worker") else { return };
+    let subjects = subjects(&rigs);
     println!("\nready");
     for line in std::io::stdin().lock().lines() {
         let line = line.unwrap();
@@ -172,7 +210,7 @@ fn worker() {
         for t in subject.trials(change) {
             let cfg = VerifyConfig { case: Some(t.case.clone()), mutant, ..VerifyConfig::default() };
             let mut sink = Collect::default();
-            if verify::run(&cfg, &rig, &mut sink, &Cancel::new()).is_ok_and(|s| s.failed > 0) {
+            if verify::run(&cfg, &rigs[usize::from(t.gpu)], &mut sink, &Cancel::new()).is_ok_and(|s| s.failed > 0) {
                 caught = Some(&t.case);
                 break;
             }
@@ -281,8 +319,8 @@ fn equivalent() -> BTreeMap<String, String> {
 #[test]
 #[ignore = "17 of the 80 mutants of the sample survive; run it by name until those that change nothing are listed"]
 fn verify_catches_mutants() {
-    let Some(rig) = rig("verify_catches_mutants") else { return };
-    let subjects = subjects(&rig);
+    let Some(rigs) = rigs("verify_catches_mutants") else { return };
+    let subjects = subjects(&rigs);
     assert!(subjects.len() >= 5, "{} texts", subjects.len());
     let known = equivalent();
     let mut all: Vec<(String, usize, Change)> = Vec::new();

@@ -14,8 +14,8 @@ pub(crate) struct Change {
     column: usize,
     /// The line it is in.
     pub(crate) line: String,
-    /// The kernel it is in; empty for what several share.
-    pub(crate) entry: String,
+    /// The kernel, function or macro it is in.
+    pub(crate) within: String,
     /// The macro whose value is changed, for one that the planner defines: `EXPR(x, b)` and its value.
     pub(crate) defined: Option<(String, String)>,
 }
@@ -89,7 +89,6 @@ const NAMES: &[(&str, &str)] = &[
     ("lx", "ly"),
     ("outer", "inner"),
     ("inner", "outer"),
-    ("TM", "TN"),
     ("RM", "RN"),
     ("h", "w"),
     ("w", "h"),
@@ -104,8 +103,45 @@ pub(crate) fn changes_of_value(macro_of: &str, value: &str) -> Vec<Change> {
     let mut out = changes_from(value, true);
     for c in &mut out {
         c.defined = Some((macro_of.to_string(), value.to_string()));
+        c.within = name_at(macro_of).to_string();
     }
     out
+}
+
+/// The identifier that a text begins with.
+fn name_at(text: &str) -> &str {
+    text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).next().unwrap_or("")
+}
+
+/// The name that a line defines: a kernel, a function, a macro.
+fn defines(line: &str) -> Option<&str> {
+    let kernel = line.strip_prefix("KERNEL_WG(").or_else(|| line.strip_prefix("KERNEL("));
+    if let Some(rest) = kernel.or_else(|| line.strip_prefix("#define ")) {
+        return Some(name_at(rest));
+    }
+    // FUNCTION type name(arguments) { ... }
+    let head = line.strip_prefix("FUNCTION ")?.split('(').next()?;
+    head.split_whitespace().last()
+}
+
+/// Every kernel, function and macro of a text with the words of its definition.
+pub(crate) fn definitions(text: &str) -> Vec<(String, Vec<String>)> {
+    let mut out: Vec<(String, Vec<String>)> = Vec::new();
+    let plain: Vec<&str> = text.split("*/").map(|part| part.split("/*").next().unwrap_or("")).collect();
+    for line in plain.concat().lines() {
+        if let Some(name) = defines(line) {
+            out.push((name.to_string(), Vec::new()));
+        }
+        if let Some((_, words)) = out.last_mut() {
+            words.extend(words_of(line));
+        }
+    }
+    out
+}
+
+/// The identifiers of a text.
+pub(crate) fn words_of(text: &str) -> impl Iterator<Item = String> {
+    text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).filter(|w| !w.is_empty()).map(str::to_string)
 }
 
 /// Every change of the bodies of kernels, functions and macros with arguments: no comment, other preprocessor line or
@@ -132,7 +168,7 @@ fn preprocessor(rest: &str) -> (usize, Option<usize>) {
 fn changes_from(text: &str, value: bool) -> Vec<Change> {
     let bytes = text.as_bytes();
     let mut out: Vec<Change> = Vec::new();
-    let (mut at, mut depth, mut entry) = (0usize, usize::from(value), String::new());
+    let (mut at, mut depth, mut within) = (0usize, usize::from(value), String::new());
     // Where the value of the macro ends that is being read.
     let mut macro_end = 0;
     let ident = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
@@ -145,6 +181,11 @@ fn changes_from(text: &str, value: bool) -> Vec<Change> {
     };
     while at < bytes.len() {
         let rest = &text[at..];
+        if (at == 0 || bytes[at - 1] == b'\n')
+            && let Some(name) = defines(rest.lines().next().unwrap_or(""))
+        {
+            within = name.to_string();
+        }
         if rest.starts_with("/*") {
             at += rest.find("*/").map_or(rest.len(), |p| p + 2);
             continue;
@@ -160,18 +201,9 @@ fn changes_from(text: &str, value: bool) -> Vec<Change> {
             }
             continue;
         }
-        if depth == 0 && (rest.starts_with("KERNEL_WG(") || rest.starts_with("KERNEL(")) {
-            let open = rest.find('(').unwrap() + 1;
-            entry = rest[open..].split([',', ')']).next().unwrap_or("").trim().to_string();
-        }
         match bytes[at] {
             b'{' => depth += 1,
-            b'}' => {
-                depth = depth.saturating_sub(1);
-                if depth == 0 {
-                    entry.clear();
-                }
-            }
+            b'}' => depth = depth.saturating_sub(1),
             _ => {}
         }
         if depth == 0 && at >= macro_end {
@@ -184,8 +216,8 @@ fn changes_from(text: &str, value: bool) -> Vec<Change> {
             let line = text[start..].lines().next().unwrap_or("").trim().to_string();
             let token = text[at..at + len].to_string();
             let column = at - start + 1;
-            let (from, to, entry, defined) = (at, at + len, entry.clone(), None);
-            out.push(Change { from, to, token, with, number, row, column, line, entry, defined });
+            let (from, to, within, defined) = (at, at + len, within.clone(), None);
+            out.push(Change { from, to, token, with, number, row, column, line, within, defined });
         };
         if let Some((op, withs)) = OPERATORS.iter().find(|(op, _)| rest.starts_with(op)) {
             // `*` of a pointer's declaration and unary minus do not compile or mean something else.
@@ -242,7 +274,11 @@ mod tests {
                 "f.c: BARRIER(); at 8:9 -> ;"
             ]
         );
-        assert!(all.iter().all(|c| c.entry == if c.row == 2 { "" } else { "f" }));
+        assert!(all.iter().all(|c| c.within == if c.row == 2 { "X" } else { "f" }));
+        let defined: Vec<_> =
+            definitions("FUNCTION K key(K b) { return b; }\n/* c */\n#define Y key(1)\n").into_iter().collect();
+        assert_eq!((defined[0].0.as_str(), defined[1].0.as_str()), ("key", "Y"));
+        assert!(defined[1].1.contains(&"key".to_string()));
         assert!(all[2].apply(text).contains("if (i <= n)"));
         assert_eq!(all[4].apply(text).len(), text.len());
         let [of_value] = &changes_of_value("EXPR(x, b)", "x / b")[..] else { panic!() };
