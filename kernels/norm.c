@@ -210,3 +210,53 @@ KERNEL_WG(batchnorm_infer, GROUP, 1, 1)
         STORE(y, i, d * rstd * LOAD(gamma, channel) + LOAD(beta, channel));
     }
 }
+
+/* layernorm in one launch, for rows of one segment: a group takes its row through the same steps as stats_part, stats_join,
+   store_layer and apply_layer, and finds it in its cache the second and third time. */
+KERNEL_WG(layernorm, GROUP, 1, 1)
+(GLOBAL const T *RESTRICT x, GLOBAL const T *RESTRICT gamma, GLOBAL const T *RESTRICT beta, GLOBAL T *RESTRICT y,
+ GLOBAL T *RESTRICT mean, GLOBAL T *RESTRICT rstd, u64 rows, u64 n, ACC epsilon) {
+    SHARED ACC tree[GROUP];
+    u32 lid = LID(0);
+    u64 row = FLAT_GRP();
+    if (row >= rows) return;
+    u64 base = row * n;
+    ACC shift = shift_of(LOAD(x, base));
+    ACC s = (ACC)0;
+    for (u64 j = lid; j < n; j += GROUP) {
+        s += LOAD(x, base + j) - shift;
+    }
+    tree[lid] = s;
+    BARRIER();
+    for (u32 w = GROUP / 2; w > 0; w /= 2) {
+        if (lid < w) {
+            tree[lid] += tree[lid + w];
+        }
+        BARRIER();
+    }
+    ACC m = tree[0] / (ACC)n;
+    /* Everyone has read the sum before the array is used again. */
+    BARRIER();
+    s = (ACC)0;
+    for (u64 j = lid; j < n; j += GROUP) {
+        ACC d = LOAD(x, base + j) - shift - m;
+        s += d * d;
+    }
+    tree[lid] = s;
+    BARRIER();
+    for (u32 w = GROUP / 2; w > 0; w /= 2) {
+        if (lid < w) {
+            tree[lid] += tree[lid + w];
+        }
+        BARRIER();
+    }
+    ACC r = (ACC)1 / sqrt(tree[0] / (ACC)n + epsilon);
+    for (u64 j = lid; j < n; j += GROUP) {
+        ACC d = LOAD(x, base + j) - shift - m;
+        STORE(y, base + j, d * r * LOAD(gamma, j) + LOAD(beta, j));
+    }
+    if (lid == 0) {
+        STORE(mean, row, shift + m);
+        STORE(rstd, row, r);
+    }
+}

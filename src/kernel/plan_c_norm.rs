@@ -74,11 +74,23 @@ fn flat(case: &Case, entry: &'static str, n: u64, info: &DeviceInfo) -> Result<S
     Ok(Step { groups, ..step(case.dtype, entry, case.dtype.compute(), case.dtype, GROUP) })
 }
 
+/// `layernorm(x, gamma, beta, y, mean, rstd, rows, n, epsilon)`, a group per row, where a row is one segment; else
 /// `stats_part`, `stats_join`, `store_layer`, `apply_layer`.
 pub fn layernorm(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
     let (m, n) = (case.dim("m"), case.dim("n"));
     if m == 0 {
         return Ok(Plan::default());
+    }
+    if cut(n).1 == 1 {
+        let epsilon = Param::scalar(case.dtype, case.attrs.float("epsilon", plan_native::EPSILON));
+        return Ok(one(Step {
+            groups: spread_groups(m, info)?,
+            args: (0..6).map(Arg::Operand).collect(),
+            writes: vec![false, false, false, true, true, true],
+            params: vec![Param::U64(m), Param::U64(n), epsilon],
+            cost: plan_native::layernorm_cost(case),
+            ..step(case.dtype, "layernorm", case.dtype.compute(), case.dtype, row_group(n))
+        }));
     }
     let c = Channels { channels: m, inner: n, n };
     let mut plan = moments(case, c, info, plan_native::layernorm_cost(case))?;

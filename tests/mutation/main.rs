@@ -29,10 +29,10 @@ use gpuctl::op::{self, OpDesc, Tier};
 use mutants::{Change, changes, changes_of_value, definitions, words_of};
 
 /// Longest time for one mutant, compilation included; a mutant that takes longer hangs.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(40);
 /// Time after which a worker tries no further case: a mutant that took this long without being caught has survived. Far
 /// below `LIMIT`, so that slowness never passes for a hang.
-const ENOUGH: Duration = Duration::from_secs(15);
+const ENOUGH: Duration = Duration::from_secs(10);
 /// Most cases that try one mutant.
 const MOST_CASES: usize = 80;
 /// Bytes of operands of the largest case.
