@@ -112,3 +112,84 @@ KERNEL_WG(conv2d_bwd_weight, GROUP, 1, 1)
         STORE(df, i, tree[0]);
     }
 }
+
+/* y as a product: filters times the matrix of what each result sees, which is never made but gathered tile by tile (implicit
+   im2col). A group computes TM filters by TN results of one image and filter group in steps of TK terms through local
+   memory; a work-item holds RM by RN results. */
+KERNEL_WG(conv2d_tiled, GROUP, 1, 1)
+(GLOBAL const T *RESTRICT x, GLOBAL const T *RESTRICT f, GLOBAL T *RESTRICT y, SIZES) {
+    SHARED ACC tile_f[TK][TM + 1];
+    SHARED ACC tile_x[TK][TN + 1];
+    NARROW;
+    u32 lid = LID(0);
+    u32 tx = lid % (TN / RN);
+    u32 ty = lid / (TN / RN);
+    INDEX pixels = ho * wo;
+    INDEX depth = cg * kh * kw;
+    INDEX across = (pixels + TN - 1) / TN;
+    INDEX tiles = (og + TM - 1) / TM * across;
+    u64 flat = FLAT_GRP();
+    /* A whole group leaves, so nobody waits for it at a barrier. */
+    if (flat / tiles >= n_ * group_) return;
+    INDEX batch = (INDEX)(flat / tiles);
+    INDEX tile = (INDEX)(flat % tiles);
+    INDEX row0 = tile / across * TM;
+    INDEX col0 = tile % across * TN;
+    INDEX part = batch % (INDEX)group_;
+    INDEX image = batch / (INDEX)group_ * (c * h * w) + part * cg * CS(h, w);
+    ACC acc[RM][RN];
+    for (u32 i = 0; i < RM; i++) {
+        for (u32 j = 0; j < RN; j++) {
+            acc[i][j] = (ACC)0;
+        }
+    }
+    for (INDEX k0 = 0; k0 < depth; k0 += TK) {
+        for (u32 e = lid; e < TM * TK; e += GROUP) {
+            INDEX filter = row0 + e / TK;
+            INDEX term = k0 + e % TK;
+            ACC v = (ACC)0;
+            if (filter < og && term < depth) {
+                v = LOAD(f, (part * og + filter) * depth + term);
+            }
+            tile_f[e % TK][e / TK] = v;
+        }
+        for (u32 e = lid; e < TK * TN; e += GROUP) {
+            INDEX term = k0 + e / TN;
+            INDEX pixel = col0 + e % TN;
+            INDEX row = pixel / wo * sh - pt + term / YS(cg, kw) % kh * dh;
+            INDEX column = pixel % wo * sw - pl + term / XS(cg) % kw * dw;
+            ACC v = (ACC)0;
+            if (term < depth && pixel < pixels && row < h && column < w) {
+                v = LOAD(x, image + term / CS(kh, kw) % cg * CS(h, w) + row * YS(c, w) + column * XS(c));
+            }
+            tile_x[e / TN][e % TN] = v;
+        }
+        BARRIER();
+        for (u32 p = 0; p < TK; p++) {
+            ACC left[RM];
+            ACC right[RN];
+            for (u32 i = 0; i < RM; i++) {
+                left[i] = tile_f[p][ty + i * (TM / RM)];
+            }
+            for (u32 j = 0; j < RN; j++) {
+                right[j] = tile_x[p][tx + j * (TN / RN)];
+            }
+            for (u32 i = 0; i < RM; i++) {
+                for (u32 j = 0; j < RN; j++) {
+                    acc[i][j] += left[i] * right[j];
+                }
+            }
+        }
+        BARRIER();
+    }
+    image = batch / (INDEX)group_ * (co * pixels) + part * og * CS(ho, wo);
+    for (u32 i = 0; i < RM; i++) {
+        INDEX filter = row0 + ty + i * (TM / RM);
+        for (u32 j = 0; j < RN; j++) {
+            INDEX pixel = col0 + tx + j * (TN / RN);
+            if (filter < og && pixel < pixels) {
+                STORE(y, image + filter * CS(ho, wo) + pixel / wo * YS(co, wo) + pixel % wo * XS(co), acc[i][j]);
+            }
+        }
+    }
+}

@@ -1,6 +1,6 @@
 //! Plans of convolutions: work, and launches on the CPU and in the C dialect. Params: the sizes in the order of [`Window::params`].
 
-use crate::base::{Case, Cost, DeviceInfo, Result};
+use crate::base::{Case, Code, Cost, DeviceInfo, Error, Result};
 
 use super::window::{Window, product};
 use super::{Arg, Kernel, Param, Plan, Step, plan_c, plan_native, spread_groups};
@@ -142,6 +142,41 @@ pub fn weight(_: &Kernel, case: &Case, _: &DeviceInfo) -> Result<Plan> {
 pub fn forward_c(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
     c(case, info, Makes::Y)
 }
+/// Results and terms of a tile, and results side by side per work-item, of `conv2d_tiled`.
+const TILE: u64 = 64;
+const TERMS: u64 = 16;
+const ACROSS: u64 = 4;
+
+/// Fewest filters of a group that fill a tile's rows.
+const FILTERS: u64 = 16;
+
+/// `conv2d_tiled(x, filters, y, sizes)`: a group of 256 per tile of 16, 32 or 64 filters by 64 results.
+pub fn tiled_c(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
+    let w = Window::conv(case)?;
+    if w.og() < FILTERS {
+        let why = format!("needs {FILTERS} filters in a group, there are {}", w.og());
+        return Err(Error::new(Code::FeatureUnsupported, why));
+    }
+    if product(&w.y()) == 0 {
+        return Ok(Plan::default());
+    }
+    let rows = w.og().next_power_of_two().min(TILE);
+    let group = u64::from(plan_c::GROUP);
+    let mut step = plan_c::step(case.dtype, "conv2d_tiled", case.dtype.compute(), case.dtype, plan_c::GROUP);
+    step.defines.extend(c_defines(&w, largest(&w)));
+    let sizes = [("TM", rows), ("TN", TILE), ("TK", TERMS), ("RM", rows * TILE / ACROSS / group), ("RN", ACROSS)];
+    step.defines.extend(sizes.into_iter().map(|(name, value)| (name.to_string(), value.to_string())));
+    let tiles = product(&[w.og().div_ceil(rows), (w.ho * w.wo).div_ceil(TILE), w.n, w.group]);
+    Ok(plan_c::one(Step {
+        groups: spread_groups(tiles, info)?,
+        args: vec![Arg::Operand(0), Arg::Operand(1), Arg::Operand(2)],
+        writes: vec![false, false, true],
+        params: w.params(),
+        cost: Makes::Y.cost(case, &w),
+        ..step
+    }))
+}
+
 /// `conv2d_bwd_data(g, filters, dx, sizes)`: a work-item per element of dx.
 pub fn data_c(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
     c(case, info, Makes::X)

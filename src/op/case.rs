@@ -245,6 +245,30 @@ mod tests {
     }
 
     #[test]
+    fn tiny_huge_and_offset_data_are_what_they_say() {
+        let of = |name: &str| {
+            let c = parse(name).unwrap();
+            inputs(find(c.op).unwrap(), &c).unwrap()[0].to_vec::<f32>().unwrap()
+        };
+        let span = |v: &[f32]| v.iter().fold((f32::INFINITY, 0f32), |(a, b), x| (a.min(x.abs()), b.max(x.abs())));
+        for n in [500, 501, 502] {
+            let (low, high) = span(&of(&format!("nrm2/f32/n{n}/-/tiny")));
+            assert!(
+                high <= 2f32.powi(-53) && (low == 0.0 || high / low <= 65.0 || low < 1e-43),
+                "{n}: {low:e} {high:e}"
+            );
+            let (low, high) = span(&of(&format!("nrm2/f32/n{n}/-/huge")));
+            assert!(low >= 2f32.powi(44) && high <= 2f32.powi(65) && high / low <= 65.0, "{n}: {low:e} {high:e}");
+        }
+        let v = of("layernorm/f32/m4,n300/-/offset");
+        let mean = v.iter().map(|x| f64::from(*x)).sum::<f64>() / 1200.0;
+        let deviation = (v.iter().map(|x| (f64::from(*x) - mean).powi(2)).sum::<f64>() / 1200.0).sqrt();
+        assert!(mean.abs() > 1e4 * deviation && deviation > 0.0, "{mean} {deviation}");
+        let whole = parse("nrm2/f32/n9/-/tiny").unwrap().fill;
+        assert!(Fill::EXTRA.contains(&whole) && !Fill::ALL.contains(&whole));
+    }
+
+    #[test]
     fn bad_names_are_refused() {
         for name in [
             "",

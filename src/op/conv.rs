@@ -85,7 +85,20 @@ static CONV2D: OpDesc = OpDesc {
     tolerance: Tolerance::Gamma(|c| terms(c, Makes::Y)),
     domain: &[Range(-1.0, 1.0), Range(-1.0, 1.0)],
     grad: Grad::None("conv2d_bwd_data and conv2d_bwd_weight are the rule; there is no tape yet that could apply it"),
-    kernels: &[DIRECT_C, DIRECT_WGSL, BASE, Kernel { body: Body::Native(conv::conv2d_naive), ..NAIVE }],
+    kernels: &[
+        Kernel {
+            variant: "tiled",
+            body: Body::C(C_TEXT),
+            // Two tiles of 16 by 64 numbers, their rows one apart.
+            needs: Needs { local_elements: 2 * 16 * 65, group: 256, ..Needs::NONE },
+            plan: plan_window::tiled_c,
+            ..BASE
+        },
+        DIRECT_C,
+        DIRECT_WGSL,
+        BASE,
+        Kernel { body: Body::Native(conv::conv2d_naive), ..NAIVE },
+    ],
     cases: |tier| cases(tier, true),
     gaps: &[],
 };
@@ -400,6 +413,13 @@ fn cases(tier: Tier, many_groups: bool) -> Vec<CaseSpec> {
             ([64, 1, 5, 5, 2, 3, 3], vec![], Fill::Uniform),
             ([1, 64, 6, 6, 65, 1, 1], vec![], Fill::Integer),
             ([1, 3, 64, 63, 16, 3, 3], vec![pads(&[1, 1])], Fill::Uniform),
+            // Enough filters for tiles of 16, 32 and 64, and none of them full.
+            ([2, 3, 9, 11, 17, 3, 3], vec![pads(&[1, 1])], Fill::Uniform),
+            ([1, 5, 12, 9, 33, 3, 2], vec![strides(&[2, 1]), nhwc()], Fill::Integer),
+            ([2, 4, 8, 10, 36, 2, 3], vec![group(2), dilations(&[2, 1]), pads(&[1, 2])], Fill::Special),
+            ([1, 8, 17, 17, 70, 3, 3], vec![pads(&[1, 1])], Fill::Cancelling),
+            ([2, 6, 7, 7, 48, 1, 1], vec![group(3), nhwc()], Fill::Wide),
+            ([2, 4, 9, 8, 32, 3, 3], vec![group(2), nhwc(), strides(&[1, 2]), pads(&[2, 1])], Fill::Positive),
             ([1, 1, 1, 600_001, 1, 1, 3], vec![strides(&[1, 3]), pads(&[0, 1])], Fill::Integer),
         ]);
         if many_groups {

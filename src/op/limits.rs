@@ -183,7 +183,14 @@ impl LimitRow {
             Limit::Quotient(a, n) => format!("of a quotient of terms with {a:e} absolute each, + {n} ulp"),
         };
         let range = match self.within {
-            (low, high) if low > 0.0 || high < f64::INFINITY => format!(", for |x| from {low:.7} to {high:.7}"),
+            (low, high) if low > 0.0 || high < f64::INFINITY => {
+                // A short number: 0, 3.1415927, 1.175494e-38.
+                let short = |v: f64| match v {
+                    v if v != 0.0 && !(1e-3..1e7).contains(&v) => format!("{v:.6e}"),
+                    v => format!("{v:.7}").trim_end_matches('0').trim_end_matches('.').to_string(),
+                };
+                format!(", for |x| from {} to {}", short(low), short(high))
+            }
             _ => String::new(),
         };
         format!("{}: {limit}{range} ({})", self.function, self.source)
