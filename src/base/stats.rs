@@ -129,4 +129,35 @@ mod tests {
         p[10].1 = 1e9;
         assert!((theil_sen(&p) - 2.0).abs() < 0.2);
     }
+
+    #[test]
+    fn spreads_by_hand() {
+        // Ranks 3.5 ± 1.96·√7/2, rounded outwards: the first and the last of seven.
+        let s = [1.0, 1.0, 1.9, 2.0, 2.2, 2.4, 4.0];
+        assert_eq!(median_ci(&s), [1.0, 4.0]);
+        assert_eq!(relative_spread(&s), 0.75);
+        assert_eq!(relative_spread(&[2.0, 2.0]), 0.0);
+        assert!(relative_spread(&[]).is_infinite() && relative_spread(&[0.0, 0.0]).is_infinite());
+        let hundred: Vec<f64> = (0..100).map(f64::from).collect();
+        assert_eq!(median_ci(&hundred), [40.0, 60.0]);
+        assert_eq!((quantile(&[1.0, 3.0], 0.25), quantile(&[1.0, 3.0], 2.0), quantile(&[5.0], 0.9)), (1.5, 3.0, 5.0));
+    }
+
+    #[test]
+    fn ratios_of_pairs_and_of_independent_series() {
+        // Pairs that move together have a ratio without any noise; taken apart the same numbers have much.
+        let a: Vec<f64> = (1..=30).map(f64::from).collect();
+        let b: Vec<f64> = a.iter().map(|x| x / 2.0).collect();
+        assert_eq!(ratio_ci(&a, &b, 5), [2.0, 2.0]);
+        let apart = ratio_ci(&a, &b[..29], 5);
+        assert!(apart[0] < 1.7 && apart[1] > 2.3, "{apart:?}");
+        assert_eq!(ratio_ci(&a, &b[..29], 5), apart, "the same for a seed");
+        assert_ne!(ratio_ci(&a, &b[..29], 6), apart);
+        for (x, y) in [(&a[..], &[][..]), (&[], &b), (&[], &[])] {
+            assert!(ratio_ci(x, y, 1).iter().all(|v| v.is_nan()));
+        }
+        // Every round draws anew: of 400 medians many differ.
+        let wide = ratio_ci(&a, &[1.0; 30], 5);
+        assert!(wide[0] > 8.0 && wide[0] < 13.0 && wide[1] > 18.0 && wide[1] < 23.0, "{wide:?}");
+    }
 }

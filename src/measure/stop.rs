@@ -116,4 +116,35 @@ mod tests {
         let cost = |n: u64| Cost { flops: 2 * n * n * n, read: 8 * n * n, written: 4 * n * n };
         assert!((predict(1.0, &cost(512), &cost(1024)) - 8.0).abs() < 1e-9);
     }
+
+    #[test]
+    fn noise_is_stable_if_half_the_samples_show_it() {
+        let wave: Vec<f64> = (0..32).map(|i| 1.0 + f64::from(i % 4)).collect();
+        assert!(stable_noise(&wave));
+        let mut growing = wave.clone();
+        growing[16..].iter_mut().for_each(|v| *v *= 3.0);
+        assert!(!stable_noise(&growing));
+        assert!(!stable_noise(&[1.0; 32]), "no noise at all is no stable noise");
+        let mut shrinking = wave.clone();
+        shrinking[..16].iter_mut().for_each(|v| *v *= 3.0);
+        assert!(!stable_noise(&shrinking));
+        assert_eq!(RULE.decide(&[&wave], 0.1), Verdict::Settled);
+        assert_eq!(RULE.decide(&[&wave[..31]], 0.1), Verdict::Continue, "too few to tell");
+        assert_eq!(RULE.decide(&[&wave, &growing], 0.1), Verdict::Continue, "all series must be stable");
+        assert_eq!(RULE.decide(&[&[1.0, 9.0].repeat(100)], 0.1), Verdict::Spent);
+        assert_eq!(RULE.decide(&[&[1.0, 9.0].repeat(4)], 1.0), Verdict::Spent, "softly, with the fewest samples");
+        assert_eq!(RULE.decide(&[], 0.1), Verdict::Continue);
+    }
+
+    #[test]
+    fn rules_batches_and_predictions_at_their_borders() {
+        let rule = StopRule::with_budget(0.25);
+        assert_eq!((rule.min_samples, rule.max_samples, rule.soft_s, rule.budget_s), (7, 200, 0.25, 0.25));
+        assert_eq!(StopRule::with_budget(9.0).soft_s, 1.0);
+        assert_eq!([batch_for(f64::NAN, 1.0), batch_for(-1.0, 1.0), batch_for(1e-12, 1.0)], [1, 1, 4096]);
+        assert_eq!([batch_for(0.3e-4, 1e-4), batch_for(0.25e-4, 1e-4)], [4, 4]);
+        let cost = |flops, read| Cost { flops, read, written: 0 };
+        assert_eq!(predict(2.0, &cost(10, 10), &cost(20, 50)), 10.0, "the larger ratio");
+        assert_eq!(predict(2.0, &cost(0, 10), &cost(5, 5)), 2.0, "without a base nothing is scaled");
+    }
 }

@@ -318,4 +318,31 @@ mod tests {
         assert!(odd_ones(&points("CCgGG")).is_empty());
         assert!(odd_ones(&points("G")).is_empty());
     }
+
+    #[test]
+    fn doubt_ends_beyond_one_and_a_half() {
+        for clear in [[1.6, 2.0], [0.1, 0.6], [1.51, 9.0], [0.1, 0.66]] {
+            assert!(!doubtful(clear), "{clear:?}");
+        }
+        for open in [[1.5, 2.0], [0.9, 1.1], [0.5, 0.7], [1.4, 9.0], [f64::NAN; 2]] {
+            assert!(doubtful(open), "{open:?}");
+        }
+    }
+
+    #[test]
+    fn winners_and_refinement_at_their_borders() {
+        let of = |ci: [f64; 2]| winner(&CalibratePoint { ratio_ci: ci, ..points("C").remove(0) });
+        assert_eq!(
+            [of([1.0, 2.0]), of([0.5, 1.0]), of([1.1, 1.2]), of([0.8, 0.9])],
+            [Winner::Open, Winner::Open, Winner::Gpu, Winner::Cpu]
+        );
+        // Gaps of exactly the wanted ratio are narrow enough.
+        assert_eq!(refine(&sized("CG", &[100, 110])), None);
+        assert_eq!(refine(&sized("CGG", &[100, 109, 136])), None);
+        assert_eq!(refine(&sized("CGGG", &[100, 108, 135, 270])), Some(2));
+        assert_eq!(refine(&sized("CGGG", &[100, 108, 216, 432])), Some(1), "an octave above ends the search");
+        assert_eq!(odd_ones(&points("GCG")), [1]);
+        assert_eq!(odd_ones(&points("CGC")), [1]);
+        assert!(odd_ones(&points("CG")).is_empty() && odd_ones(&points("GCC")).is_empty());
+    }
 }

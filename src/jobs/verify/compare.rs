@@ -254,4 +254,125 @@ mod tests {
         assert_eq!(unwritten((&t(&[1, -1, -1]), 0xFF), (&t(&[1, -1, poisoned]), 0x5A)), (1, 2));
         assert_eq!(unwritten((&t(&[1, -1]), 0xFF), (&t(&[1, -1]), 0x5A)), (0, 0));
     }
+
+    use crate::base::{Attrs, Case, Fill, Lang};
+    use crate::op::{Reference, Tolerance};
+
+    fn bound(t: Tolerance) -> crate::op::tolerance::Bound {
+        let c = Case { op: "t", dtype: DType::F32, dims: vec![("n", 6)], attrs: Attrs::new(), fill: Fill::Uniform };
+        t.bound(&c, Lang::Native, DType::F32).unwrap()
+    }
+
+    fn answer(values: &[f64], at: Option<Vec<u64>>) -> Answer {
+        let values: Vec<Exact> = values.iter().map(|v| Exact::f(*v)).collect();
+        Answer { reference: Reference { scale: vec![1.0; values.len()], values }, at }
+    }
+
+    fn compared(got: &[f32], shape: &[u64], want: &[f64], off: Option<Detector>) -> Comparison {
+        let b = bound(Tolerance::Rounded);
+        let got = HostTensor::from_slice(got, shape).unwrap();
+        compare(&Judge { bound: &b, own: None }, &got, &answer(want, None), None, off).unwrap()
+    }
+
+    #[test]
+    fn errors_are_counted_and_the_worst_is_named() {
+        let want = [1.0, 2.0, 3.0, 4.0, 5.0, -8.0];
+        let clean = compared(&[1.0, 2.0, 3.0, 4.0, 5.0, -8.0], &[2, 3], &want, None);
+        assert_eq!((clean.wrong, clean.compared, clean.max_abs, clean.max_ulp), (0, 6, 0.0, 0.0));
+        assert!(clean.worst.is_none() && clean.fired.is_empty());
+        let c = compared(&[1.0, 2.0, 3.5, 4.0, 5.0, -8.5], &[2, 3], &want, None);
+        assert_eq!((c.wrong, c.compared, c.total, c.undefined, c.beyond), (2, 6, 6, 0, 0));
+        assert_eq!((c.max_abs, c.max_rel, c.max_ulp), (0.5, 0.5 / 3.0, 0.5 / 2f64.powi(-22)));
+        let w = c.worst.as_ref().unwrap();
+        assert_eq!((w.index, w.at.as_slice(), w.got.as_str(), w.want.as_str()), (2, &[0, 2][..], "3.5", "3"));
+        assert_eq!((w.error, w.bound), (Some(0.5), 2f64.powi(-23)));
+        assert_eq!(c.fired, [Detector::Bound]);
+        assert_eq!(c.pattern(&[2, 3]), "2 of 6 elements beyond their bound, within [0,2] to the last");
+        let c = compared(&[1.0, 0.0, 0.0, 4.0, 5.0, -8.0], &[2, 3], &want, None);
+        assert_eq!(
+            c.pattern(&[2, 3]),
+            "2 of 6 elements beyond their bound, all from [0,1] to [0,2]; every wrong element is zero"
+        );
+        let c = compared(&[7.0; 6], &[6], &want, None);
+        assert_eq!(
+            c.pattern(&[6]),
+            "6 of 6 elements beyond their bound, all from [0] to the last; suspicious: all 6 elements equal 7"
+        );
+        assert_eq!(
+            compared(&[1.0, 2.0, 3.0, 4.0, 5.0, 8.0], &[6], &want, None).pattern(&[6]),
+            "1 of 6 elements beyond their bound"
+        );
+        // Equal results for equal expectations are nothing to wonder about.
+        assert!(!compared(&[7.0; 2], &[2], &[1.0, 1.0], None).pattern(&[2]).contains("suspicious"));
+        assert!(!compared(&[7.0, 1.0], &[2], &[1.0, 2.0], None).pattern(&[2]).contains("suspicious"));
+    }
+
+    #[test]
+    fn non_finite_results_belong_to_another_detector() {
+        let c = compared(&[f32::NAN, 2.0], &[2], &[1.0, 2.0], None);
+        assert_eq!((c.wrong, c.fired.as_slice(), c.worst.unwrap().error), (1, &[Detector::Class][..], None));
+        let off = compared(&[f32::NAN, 2.0], &[2], &[1.0, 2.0], Some(Detector::Class));
+        assert_eq!((off.wrong, off.fired.len()), (0, 0));
+        let other = compared(&[f32::NAN, 2.0], &[2], &[1.0, 2.0], Some(Detector::Bound));
+        assert_eq!(other.wrong, 1);
+        let c = compared(&[f32::INFINITY, 2.5], &[2], &[f64::INFINITY, 2.0], None);
+        assert_eq!((c.wrong, c.worst.unwrap().index), (1, 1));
+        // Tiny values have no relative error, and zero has none to divide by.
+        let c = compared(&[1e-38, 0.5], &[2], &[0.0, 0.5], None);
+        assert_eq!((c.max_rel, c.wrong), (0.0, 1));
+    }
+
+    #[test]
+    fn samples_and_other_answers() {
+        let b = bound(Tolerance::Rounded);
+        let got = HostTensor::from_slice(&[9.0f32, 2.0, 9.0, 4.0], &[4]).unwrap();
+        let judge = Judge { bound: &b, own: None };
+        let c = compare(&judge, &got, &answer(&[2.0, 4.0], Some(vec![1, 3])), None, None).unwrap();
+        assert_eq!((c.wrong, c.compared, c.total), (0, 2, 4));
+        let c = compare(&judge, &got, &answer(&[9.0, 4.5], Some(vec![2, 3])), None, None).unwrap();
+        assert_eq!((c.wrong, c.worst.unwrap().index), (1, 3));
+        // What a language may flush: right by either answer is right, and the sample must be the same.
+        let want = answer(&[9.0, 2.0, 9.0, 4.5], None);
+        let flushed = answer(&[0.0, 0.0, 0.0, 4.0], None);
+        assert_eq!(compare(&judge, &got, &want, Some(&flushed), None).unwrap().wrong, 0);
+        let elsewhere = answer(&[0.0, 0.0, 0.0, 4.0], Some(vec![0, 1, 2, 3]));
+        assert_eq!(compare(&judge, &got, &want, Some(&elsewhere), None).unwrap().wrong, 1);
+        let both = answer(&[0.0, 0.0, 0.0, 5.0], None);
+        assert_eq!(compare(&judge, &got, &want, Some(&both), None).unwrap().wrong, 1);
+        for bad in [
+            answer(&[1.0], None),
+            Answer { reference: Reference { values: want.reference.values.clone(), scale: vec![] }, at: None },
+        ] {
+            assert_eq!(compare(&judge, &got, &bad, None, None).unwrap_err().code(), Code::Internal);
+        }
+    }
+
+    #[test]
+    fn an_own_bound_is_counted_where_it_is_weaker() {
+        let b = bound(Tolerance::Rounded);
+        let own = super::super::OwnBound::new(Some(0.1), None).unwrap();
+        let got = HostTensor::from_slice(&[1.05f32, 2.0, 4.0], &[3]).unwrap();
+        let c = compare(&Judge { bound: &b, own }, &got, &answer(&[1.0, 2.0, 3.0], None), None, None).unwrap();
+        assert_eq!((c.wrong, c.beyond), (1, 1));
+        // The flushed answer counts where it needs no weaker bound.
+        let flushed = answer(&[f64::from(1.05f32), 2.0, 3.0], None);
+        let c =
+            compare(&Judge { bound: &b, own }, &got, &answer(&[1.0, 2.0, 3.0], None), Some(&flushed), None).unwrap();
+        assert_eq!((c.wrong, c.beyond), (1, 0));
+    }
+
+    #[test]
+    fn distances_and_short_numbers() {
+        let t = |v: &[f32]| HostTensor::from_slice(v, &[v.len() as u64]).unwrap();
+        assert_eq!(distance(&t(&[1.0, 5.0, f32::NAN]), &t(&[1.5, 3.0, 1.0])), Some(2.0));
+        assert_eq!(distance(&t(&[f32::NAN]), &t(&[1.0])), None);
+        assert_eq!(at_text(&[6, 32]), "[6,32]");
+        assert_eq!(coordinates(&[0, 3], 2), [0, 2]);
+        let half = |v: f64| text(DType::F16, Exact::f(v));
+        assert_eq!((half(0.333_333), half(1234.5), half(-2.0)), ("0.33333".into(), "1234.5".into(), "-2".into()));
+        assert_eq!(
+            (text(DType::F32, Exact::f(1e9)), text(DType::F32, Exact::f(1.25e-4))),
+            ("1.00000000e9".into(), "0.000125".into())
+        );
+    }
 }
