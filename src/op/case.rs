@@ -175,7 +175,15 @@ fn integer_specials(dtype: DType) -> Vec<f64> {
     let signed = matches!(dtype, DType::I8 | DType::I16 | DType::I32 | DType::I64);
     let top = if signed { 2f64.powi(bits - 1) - 1.0 } else { 2f64.powi(bits) - 1.0 };
     let bottom = if signed { -2f64.powi(bits - 1) } else { 0.0 };
-    vec![0.0, 1.0, -1.0, top, bottom, 2.0, top - 1.0]
+    let mut all = vec![0.0, 1.0, -1.0, top, bottom, 2.0, top - 1.0];
+    if bits >= 32 {
+        // Half way between two numbers of 8 and of 24 digits, and a little beyond: what is cut off decides.
+        for digits in [8, 24] {
+            let tie = 2f64.powi(bits - 2) + 2f64.powi(bits - 2 - digits);
+            all.extend([tie, tie + if bits == 32 { 1.0 } else { 1024.0 }]);
+        }
+    }
+    all
 }
 
 /// Elements that one thread writes at a time.

@@ -413,7 +413,9 @@ fn cases(tier: Tier, many_groups: bool) -> Vec<CaseSpec> {
             ([64, 1, 5, 5, 2, 3, 3], vec![], Fill::Uniform),
             ([1, 64, 6, 6, 65, 1, 1], vec![], Fill::Integer),
             ([1, 3, 64, 63, 16, 3, 3], vec![pads(&[1, 1])], Fill::Uniform),
-            // Enough filters for tiles of 16, 32 and 64, and none of them full.
+            // Enough filters for tiles of 16, 32 and 64: just full, one more than that, and in between.
+            ([1, 2, 7, 15, 65, 3, 3], vec![], Fill::Uniform),
+            ([1, 3, 8, 8, 64, 1, 1], vec![], Fill::Uniform),
             ([2, 3, 9, 11, 17, 3, 3], vec![pads(&[1, 1])], Fill::Uniform),
             ([1, 5, 12, 9, 33, 3, 2], vec![strides(&[2, 1]), nhwc()], Fill::Integer),
             ([2, 4, 8, 10, 36, 2, 3], vec![group(2), dilations(&[2, 1]), pads(&[1, 2])], Fill::Special),
