@@ -27,17 +27,15 @@ pub fn median(samples: &[f64]) -> f64 {
 }
 
 /// Distribution-free 95 % interval of the median from order statistics (Conover, *Practical Nonparametric Statistics*,
-/// 3.2): ranks n/2 ± 1.96·√n/2, rounded outwards. Below six samples no such interval exists: it is the whole range.
+/// 3.2): ranks n/2 ± 1.96·√n/2, rounded outwards. Below six samples no such interval exists, and these are all.
 pub fn median_ci(sorted: &[f64]) -> [f64; 2] {
     let n = sorted.len();
     if n == 0 {
         return [f64::NAN; 2];
     }
-    if n < 6 {
-        return [sorted[0], sorted[n - 1]];
-    }
     let (mid, half) = (n as f64 / 2.0, 1.959_964 * (n as f64).sqrt() / 2.0);
-    let low = ((mid - half).floor() as usize).min(n - 1);
+    // Negative ranks are the first.
+    let low = (mid - half).floor() as usize;
     let high = ((mid + half).ceil() as usize).min(n - 1);
     [sorted[low], sorted[high]]
 }

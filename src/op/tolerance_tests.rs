@@ -196,6 +196,22 @@ fn curves_by_hand() {
 }
 
 #[test]
+fn only_whole_factors_keep_sums_whole() {
+    let with = |alpha: f64| {
+        let mut c = case(DType::F32, Fill::Integer);
+        c.attrs = Attrs::new().with("alpha", Attr::Float(alpha));
+        GAMMA.bound(&c, Lang::Native, DType::F32).unwrap().allowed(3.0, 100.0)
+    };
+    assert_eq!((with(2.0), with(-3.0)), (0.0, 0.0));
+    assert!(with(0.5) > 0.0 && with(1e-3) > 0.0);
+    // Integers: the error itself, and scaled by the value or by 1.
+    let b = bound(Tolerance::Exact, Lang::Native, DType::I32);
+    let j = b.judge(Exact::I(7), Exact::I(-4), 1.0);
+    assert_eq!((j.ok, j.error, j.scaled), (false, Some(11.0), Some(2.75)));
+    assert_eq!(b.judge(Exact::I(7), Exact::I(0), 1.0).scaled, Some(7.0));
+}
+
+#[test]
 fn the_first_wrong_element_is_named() {
     let b = bound(Tolerance::Rounded, Lang::Native, DType::F32);
     let got = HostTensor::from_slice(&[1.0f32, 2.0, 3.5, 9.0], &[4]).unwrap();
@@ -239,6 +255,7 @@ fn table() -> String {
         ("formula", Tolerance::Formula { functions: FUNCTIONS, roundings: 3.0 }),
         ("absolute", Tolerance::Formula { functions: &[("tanh", 1.5)], roundings: 3.0 }),
         ("analysis", Tolerance::Analysis { functions: ROOTS, roundings: |_| 12 }),
+        ("exponential", Tolerance::Analysis { functions: FUNCTIONS, roundings: |_| 12 }),
         ("output", Tolerance::PerOutput(&[Tolerance::Rounded, Tolerance::Exact])),
     ];
     let max = f64::from(f32::MAX);

@@ -193,7 +193,7 @@ pub fn odd_ones(points: &[CalibratePoint]) -> Vec<usize> {
     let opposite = |a: Winner, b: Winner| matches!((a, b), (Winner::Cpu, Winner::Gpu) | (Winner::Gpu, Winner::Cpu));
     let wins: Vec<Winner> = points.iter().map(winner).collect();
     (1..points.len().saturating_sub(1))
-        .filter(|i| wins[i - 1] == wins[i + 1] && opposite(wins[*i], wins[i - 1]))
+        .filter(|i| wins[i - 1] == wins[i + 1] && opposite(wins[*i], wins[i + 1]))
         .collect()
 }
 
@@ -324,7 +324,7 @@ mod tests {
         for clear in [[1.6, 2.0], [0.1, 0.6], [1.51, 9.0], [0.1, 0.66]] {
             assert!(!doubtful(clear), "{clear:?}");
         }
-        for open in [[1.5, 2.0], [0.9, 1.1], [0.5, 0.7], [1.4, 9.0], [f64::NAN; 2]] {
+        for open in [[1.5, 2.0], [0.9, 1.1], [0.5, 0.7], [1.4, 9.0], [0.5, 1.0 / 1.5], [f64::NAN; 2]] {
             assert!(doubtful(open), "{open:?}");
         }
     }

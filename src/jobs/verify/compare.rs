@@ -253,6 +253,8 @@ mod tests {
         let poisoned = i32::from_ne_bytes([0x5A; 4]);
         assert_eq!(unwritten((&t(&[1, -1, -1]), 0xFF), (&t(&[1, -1, poisoned]), 0x5A)), (1, 2));
         assert_eq!(unwritten((&t(&[1, -1]), 0xFF), (&t(&[1, -1]), 0x5A)), (0, 0));
+        let all = (t(&[-1, 3, -1, -1]), t(&[poisoned, 3, poisoned, poisoned]));
+        assert_eq!(unwritten((&all.0, 0xFF), (&all.1, 0x5A)), (3, 0));
     }
 
     use crate::base::{Attrs, Case, Fill, Lang};
@@ -320,6 +322,39 @@ mod tests {
         // Tiny values have no relative error, and zero has none to divide by.
         let c = compared(&[1e-38, 0.5], &[2], &[0.0, 0.5], None);
         assert_eq!((c.max_rel, c.wrong), (0.0, 1));
+    }
+
+    #[test]
+    fn what_a_language_leaves_open_is_counted_apart() {
+        let c = Case { op: "t", dtype: DType::F32, dims: vec![("n", 3)], attrs: Attrs::new(), fill: Fill::Uniform };
+        let b = Tolerance::Function("sin").bound(&c, Lang::Wgsl, DType::F32).unwrap();
+        let got = HostTensor::from_slice(&[0.5f32, 7.0, 9.0], &[3]).unwrap();
+        // Beyond pi nothing is published for sin; within it 2^-11.
+        let mut want = answer(&[0.500_1, 0.25, 0.75], None);
+        want.reference.scale = vec![1.0, 100.0, 200.0];
+        let c = compare(&Judge { bound: &b, own: None }, &got, &want, None, None).unwrap();
+        assert_eq!((c.undefined, c.wrong, c.compared), (2, 0, 3));
+        assert!(c.max_abs < 1.1e-4 && c.max_rel < 2.2e-4 && c.max_scaled > 1.0, "{c:?}");
+        assert_eq!(c.worst.unwrap().share, 1.0, "no share above the bound for what is open");
+    }
+
+    #[test]
+    fn exact_values_have_no_bound_to_share() {
+        let b = bound(Tolerance::Exact);
+        let judge = Judge { bound: &b, own: None };
+        let got = HostTensor::from_slice(&[1.0f32, -0.0, 3.0], &[3]).unwrap();
+        let c = compare(&judge, &got, &answer(&[1.0, 0.0, 3.0], None), None, None).unwrap();
+        assert_eq!((c.wrong, c.fired.as_slice(), c.max_abs), (1, &[Detector::Bits][..], 0.0));
+        let w = c.worst.unwrap();
+        assert_eq!((w.index, w.share, w.want.as_str(), w.got.as_str()), (1, f64::INFINITY, "0", "-0"));
+        let single = HostTensor::from_slice(&[5.0f32], &[1]).unwrap();
+        let c = compare(&judge, &single, &answer(&[1.0], None), None, None).unwrap();
+        assert_eq!(c.pattern(&[1]), "1 of 1 elements beyond their bound");
+        // Among wrong elements the one furthest beyond its bound, and any of them before a right one.
+        let r = bound(Tolerance::Function("exp"));
+        let got = HostTensor::from_slice(&[1.0f32 + f32::EPSILON, 1.1, 1.2, 1.0], &[4]).unwrap();
+        let c = compare(&Judge { bound: &r, own: None }, &got, &answer(&[1.0; 4], None), None, None).unwrap();
+        assert_eq!((c.wrong, c.worst.unwrap().index), (2, 2));
     }
 
     #[test]

@@ -99,6 +99,10 @@ mod tests {
         assert_eq!(judged(own, 1.0, 1.0), (true, false));
         assert_eq!(judged(own, 1.002, 1.0), (false, false));
         assert_eq!(judged(own, 9e-7, 0.0), (true, true));
+        // 1e-6 + 1e-3 · 40, and nothing beyond.
+        assert_eq!((judged(own, 40.04, 40.0), judged(own, 40.0402, 40.0)), ((true, true), (false, false)));
+        assert_eq!(own.options(), "--rtol 1e-3 --atol 1e-6");
+        assert_eq!(own.words(), "asked for: |got - want| <= 1e-6 + 1e-3 |want|");
         assert_eq!(judged(own, f64::NAN, 1.0), (false, false), "no distance makes NaN right");
         assert_eq!(judged(own, f64::INFINITY, f64::INFINITY), (true, false));
         assert_eq!(judged(own, f64::NEG_INFINITY, f64::INFINITY), (false, false));
