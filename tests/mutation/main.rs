@@ -29,15 +29,24 @@ use gpuctl::op::{self, OpDesc, Tier};
 
 use mutants::{Change, changes, changes_of_value, definitions, words_of};
 
-/// Longest time for one mutant, compilation included; a mutant that takes longer hangs.
-const LIMIT: Duration = Duration::from_secs(40);
-/// Time after which a worker tries no further case: a mutant that took this long without being caught has survived. Far
-/// below `LIMIT`, so that slowness never passes for a hang.
-const ENOUGH: Duration = Duration::from_secs(10);
-/// Most ops and dtypes that try one mutant.
-const MOST_GROUPS: usize = 8;
-/// Most cases that try one mutant.
-const MOST_CASES: usize = 80;
+/// How long and how much a mutant is tried. One that took this long without being caught has survived.
+struct Patience {
+    /// Time after which a worker tries no further case.
+    enough: Duration,
+    /// Longest time, compilation included; a mutant that takes longer hangs. Far longer, so that slowness never passes for
+    /// a hang.
+    limit: Duration,
+    /// Most ops and dtypes.
+    groups: usize,
+    /// Most cases.
+    cases: usize,
+}
+
+/// The first try, and that of survivors which are not listed.
+const PATIENCE: [Patience; 2] = [
+    Patience { enough: Duration::from_secs(8), limit: Duration::from_secs(40), groups: 8, cases: 80 },
+    Patience { enough: Duration::from_secs(60), limit: Duration::from_secs(120), groups: 20, cases: 600 },
+];
 /// Bytes of operands of the largest case.
 const SMALL: u64 = 1 << 19;
 /// Sample without MUTANTS.
@@ -116,7 +125,7 @@ impl Subject {
 
     /// Cases that run what a change is in: by turns of every op and dtype. Of each the smallest first, then the middle one,
     /// those between, and so on: whatever the sizes that a change shows at, one is soon tried.
-    fn trials(&self, change: &Change) -> Vec<&Trial> {
+    fn trials(&self, change: &Change, patience: &Patience) -> Vec<&Trial> {
         let reached = |t: &&Trial| {
             t.reached.contains(&change.within) && change.defined.as_ref().is_none_or(|d| t.defines.contains(d))
         };
@@ -130,11 +139,11 @@ impl Subject {
             *g = order.map(|i| g[i]).collect();
         }
         // What many ops run is tried with a few of them.
-        let few = groups.len().min(MOST_GROUPS);
+        let few = groups.len().min(patience.groups);
         let groups: Vec<_> = groups.into_values().collect();
         let groups: Vec<_> = (0..few).map(|i| &groups[i * groups.len() / few]).collect();
         let longest = groups.iter().map(|g| g.len()).max().unwrap_or(0);
-        (0..longest).flat_map(|i| groups.iter().filter_map(move |g| g.get(i).copied())).take(MOST_CASES).collect()
+        (0..longest).flat_map(|i| groups.iter().filter_map(move |g| g.get(i).copied())).take(patience.cases).collect()
     }
 }
 
@@ -213,7 +222,7 @@ fn subjects(rigs: &[Rig; 2]) -> Vec<Subject> {
     all
 }
 
-/// The worker: reads `file index case-limit` lines, answers `caught CASE`, `survived` or `stale`.
+/// The worker: reads `file index patience` lines, answers `caught CASE`, `survived` or `stale`.
 #[test]
 #[ignore = "started by other tests"]
 fn worker() {
@@ -222,21 +231,22 @@ fn worker() {
     println!("\nready");
     for line in std::io::stdin().lock().lines() {
         let line = line.unwrap();
-        let (file, index) = line.split_once(' ').unwrap();
+        let [file, index, patience] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
+        let patience = &PATIENCE[patience.parse::<usize>().unwrap()];
         let subject = subjects.iter().find(|s| s.file == file).unwrap();
         let change = &subject.changes()[index.parse::<usize>().unwrap()];
         let with: &'static str = Box::leak(change.apply(subject.text).into_boxed_str());
         let mutant = Some(Mutant { replaces: subject.text, with });
         let start = Instant::now();
         let mut caught = None;
-        for t in subject.trials(change) {
+        for t in subject.trials(change, patience) {
             let cfg = VerifyConfig { case: Some(t.case.clone()), mutant, ..VerifyConfig::default() };
             let mut sink = Collect::default();
             if verify::run(&cfg, &rigs[usize::from(t.gpu)], &mut sink, &Cancel::new()).is_ok_and(|s| s.failed > 0) {
                 caught = Some(&t.case);
                 break;
             }
-            if start.elapsed() > ENOUGH {
+            if start.elapsed() > patience.enough {
                 break;
             }
         }
@@ -287,11 +297,11 @@ impl Worker {
     }
 
     /// `caught`, `survived`, `crash` or `hang`; after the last two the worker is gone.
-    fn run(&mut self, file: &str, index: usize) -> String {
-        if writeln!(self.stdin, "{file} {index}").is_err() {
+    fn run(&mut self, file: &str, index: usize, patience: usize) -> String {
+        if writeln!(self.stdin, "{file} {index} {patience}").is_err() {
             return "crash".into();
         }
-        match self.lines.recv_timeout(LIMIT) {
+        match self.lines.recv_timeout(PATIENCE[patience].limit) {
             Ok(line) => line,
             Err(RecvTimeoutError::Disconnected) => "crash".into(),
             Err(RecvTimeoutError::Timeout) => "hang".into(),
@@ -322,7 +332,7 @@ fn races(file: &str, index: usize) -> Option<bool> {
         ("OCLGRIND_MAX_ERRORS", "5"),
         ("GPUCTL_CACHE", "off"),
     ]);
-    worker.run(file, index);
+    worker.run(file, index, 0);
     Some(std::fs::read_to_string(&log).is_ok_and(|l| l.contains("data race") || l.contains("Invalid ")))
 }
 
@@ -368,21 +378,27 @@ fn verify_catches_mutants() {
                 let mut worker = Worker::start();
                 while let Some(at) = { queue.lock().unwrap().pop() } {
                     let (file, index, _) = &all[at];
-                    let mut outcome = worker.run(file, *index);
-                    if outcome == "crash" || outcome == "hang" {
-                        worker = Worker::start();
-                        // A worker that died of an earlier mutant's damage must not count for this one.
-                        if outcome == "crash" {
-                            outcome = worker.run(file, *index);
-                            if outcome == "crash" || outcome == "hang" {
-                                worker = Worker::start();
+                    let mut outcome = String::new();
+                    for patience in 0..PATIENCE.len() {
+                        outcome = worker.run(file, *index, patience);
+                        if outcome == "crash" || outcome == "hang" {
+                            worker = Worker::start();
+                            // A worker that died of an earlier mutant's damage must not count for this one.
+                            if outcome == "crash" {
+                                outcome = worker.run(file, *index, patience);
+                                if outcome == "crash" || outcome == "hang" {
+                                    worker = Worker::start();
+                                }
                             }
                         }
+                        if outcome == "survived" && patience == 0 && races(file, *index) == Some(true) {
+                            outcome = "oclgrind".into();
+                        }
+                        if outcome != "survived" || known.contains_key(&names[at]) {
+                            break;
+                        }
                     }
-                    if outcome == "survived" && races(file, *index) == Some(true) {
-                        outcome = "oclgrind".into();
-                    }
-                    if outcome == "survived" {
+                    if outcome == "survived" && !known.contains_key(&names[at]) {
                         println!("survived so far  {}", names[at]);
                     }
                     results.lock().unwrap().insert(at, outcome);
