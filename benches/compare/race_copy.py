@@ -19,7 +19,7 @@ import opencl
 import records
 
 # One op of each kind of access: read-write, two reads, in place, scalar, write only, read only, per channel, tiles.
-OPS = "copy,fill,neg,relu,add,mul,add_scalar,accumulate_grad,axpy,scal,triad,sum,max,bias_add,transpose".split(",")
+OPS = "copy,fill,neg,relu,add,mul,add_scalar,accumulate,axpy,scal,triad,sum,max,bias_add,transpose".split(",")
 
 COPY = b"""
 __kernel void copy16(__global const uint16 *restrict x, __global uint16 *restrict y) {

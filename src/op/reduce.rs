@@ -298,7 +298,7 @@ fn cases(tier: Tier, empty: bool) -> Vec<CaseSpec> {
             ([2, 5000, 3], Fill::Integer),
             ([7, 31, 33], Fill::Constant),
             ([2, 40, 3], Fill::Special),
-            ([800, 2, 1], Fill::Special),
+            ([8000, 2, 1], Fill::Special),
             ([1, 20_001, 2], Fill::Wide),
             ([3, 40_001, 1], Fill::Uniform),
             ([2, 20_003, 3], Fill::Positive),

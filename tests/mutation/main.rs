@@ -48,7 +48,7 @@ const PATIENCE: [Patience; 2] = [
     Patience { enough: Duration::from_secs(60), limit: Duration::from_secs(120), groups: 20, cases: 600 },
 ];
 /// Bytes of operands of the largest case.
-const SMALL: u64 = 1 << 19;
+const SMALL: u64 = 1 << 20;
 /// Sample without MUTANTS.
 const FEW: usize = 16;
 
