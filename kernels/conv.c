@@ -128,11 +128,11 @@ KERNEL_WG(conv2d_tiled, GROUP, 1, 1)
     INDEX depth = cg * kh * kw;
     INDEX across = (pixels + TN - 1) / TN;
     INDEX tiles = (og + TM - 1) / TM * across;
-    u64 flat = FLAT_GRP();
+    INDEX flat = (INDEX)FLAT_GRP();
     /* A whole group leaves, so nobody waits for it at a barrier. */
-    if (flat / tiles >= n_ * group_) return;
-    INDEX batch = (INDEX)(flat / tiles);
-    INDEX tile = (INDEX)(flat % tiles);
+    if (flat / tiles >= n * (INDEX)group_) return;
+    INDEX batch = flat / tiles;
+    INDEX tile = flat % tiles;
     INDEX row0 = tile / across * TM;
     INDEX col0 = tile % across * TN;
     INDEX part = batch % (INDEX)group_;

@@ -78,12 +78,12 @@ KERNEL_WG(stats_part, GROUP, 1, 1)
     u64 flat = FLAT_GRP();
     if (flat >= channels * parts) return;
     u64 channel = flat / parts;
-    u64 begin = flat % parts * segment;
+    u64 begin = (flat - channel * parts) * segment;
     u64 length = MIN(n - begin, segment);
     ACC shift = shift_of(LOAD(x, channel * inner));
     ACC s = (ACC)0;
     for (u64 i = begin + lid; i < begin + length; i += GROUP) {
-        u64 at = inner == n ? channel * n + i : (i / inner * channels + channel) * inner + i % inner;
+        u64 at = inner == n ? channel * n + i : i + (i / inner * (channels - 1) + channel) * inner;
         s += LOAD(x, at) - shift;
     }
     tree[lid] = s;
@@ -99,7 +99,7 @@ KERNEL_WG(stats_part, GROUP, 1, 1)
     BARRIER();
     s = (ACC)0;
     for (u64 i = begin + lid; i < begin + length; i += GROUP) {
-        u64 at = inner == n ? channel * n + i : (i / inner * channels + channel) * inner + i % inner;
+        u64 at = inner == n ? channel * n + i : i + (i / inner * (channels - 1) + channel) * inner;
         ACC d = LOAD(x, at) - shift - mean;
         s += d * d;
     }
