@@ -215,7 +215,7 @@ fn only_whole_factors_keep_sums_whole() {
 fn the_first_wrong_element_is_named() {
     let b = bound(Tolerance::Rounded, Lang::Native, DType::F32);
     let got = HostTensor::from_slice(&[1.0f32, 2.0, 3.5, 9.0], &[4]).unwrap();
-    let of = |values: &[f64]| super::super::Reference {
+    let of = |values: &[f64]| crate::op::Reference {
         values: values.iter().map(|v| Exact::f(*v)).collect(),
         scale: values.to_vec(),
     };

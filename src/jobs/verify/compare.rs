@@ -385,7 +385,7 @@ mod tests {
     #[test]
     fn an_own_bound_is_counted_where_it_is_weaker() {
         let b = bound(Tolerance::Rounded);
-        let own = super::super::OwnBound::new(Some(0.1), None).unwrap();
+        let own = crate::jobs::verify::OwnBound::new(Some(0.1), None).unwrap();
         let got = HostTensor::from_slice(&[1.05f32, 2.0, 4.0], &[3]).unwrap();
         let c = compare(&Judge { bound: &b, own }, &got, &answer(&[1.0, 2.0, 3.0], None), None, None).unwrap();
         assert_eq!((c.wrong, c.beyond), (1, 1));
