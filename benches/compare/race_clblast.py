@@ -13,7 +13,6 @@ import ctypes
 import json
 import os
 import random
-import subprocess
 import sys
 
 import opencl
@@ -63,14 +62,6 @@ def child(index, size, seconds):
     print(json.dumps({"median_s": records.median(samples), "peak": peak(device, min(seconds, 1.0))}))
 
 
-def theirs(index, size, seconds):
-    command = [sys.executable, __file__, "--child", str(index), str(size), str(seconds)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
-    if done.returncode != 0:
-        sys.exit(f"race_clblast: {' '.join(command)} ended with {done.returncode}")
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def main():
     if sys.argv[1:2] == ["--child"]:
         return child(int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]))
@@ -89,7 +80,7 @@ def main():
     for size in (int(s) for s in args.sizes.split(",")):
         rival, ours, peaks = [], [], []
         for _ in range(args.rounds):
-            they = theirs(index, size, args.seconds)
+            they = records.child(__file__, index, size, args.seconds)
             rival.append(they["median_s"])
             peaks.append(they["peak"])
             found, command = records.bench(

@@ -12,7 +12,6 @@ import array
 import ctypes
 import json
 import os
-import subprocess
 import sys
 
 import opencl
@@ -43,14 +42,6 @@ def child(index, count, seconds):
     print(json.dumps(best))
 
 
-def theirs(index, count, seconds):
-    command = [sys.executable, __file__, "--child", str(index), str(count), str(seconds)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
-    if done.returncode != 0:
-        sys.exit(f"race_copy: {' '.join(command)} ended with {done.returncode}")
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def main():
     if sys.argv[1:2] == ["--child"]:
         return child(int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]))
@@ -71,7 +62,7 @@ def main():
         ours, rival, naive = [], [], []
         size = str(int(args.size**0.5)) if op == "transpose" else str(args.size)
         for _ in range(args.rounds):
-            rival.append(theirs(index, args.size, args.seconds))
+            rival.append(records.child(__file__, index, args.size, args.seconds))
             found, command = records.bench(
                 binary, ["--device", f"cpu,{args.device}", "--cpu-variant", "naive", "--op", op, "--dtype", "f32",
                          "--sizes", size, "--residency", "resident", "--budget", f"{max(2 * args.seconds, 4):g}s"])

@@ -4,6 +4,7 @@ import json
 import os
 import statistics
 import subprocess
+import sys
 import time
 
 
@@ -19,6 +20,15 @@ def bench(binary, args, threads=None):
     except ValueError:
         raise SystemExit(f"{shown}: exit code {done.returncode}, no JSON: {done.stderr.strip()}")
     return document["records"], shown
+
+
+def child(script, *args):
+    """What a race's other side prints as JSON, run by itself so that none of its threads is awake beside gpuctl."""
+    command = [sys.executable, script, "--child", *map(str, args)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(command)} ended with {done.returncode}")
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def usable(record):
