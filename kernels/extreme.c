@@ -49,22 +49,35 @@ KERNEL_WG(extreme_rows, GROUP, 1, 1)
     }
 }
 
-/* One work-item per (outer, part, inner) stores y[outer, part, inner]. */
+/* A work-item per outer, part and WIDE neighbours of inner stores y[outer, part, inner]. */
 KERNEL_WG(extreme_columns, GROUP, 1, 1)
 (GLOBAL const T *RESTRICT x, GLOBAL T *RESTRICT y, u64 outer, u64 n, u64 inner, u64 segment, u64 parts) {
     u64 item = FLAT_GRP() * GROUP + LID(0);
-    if (item < outer * parts * inner) {
-        u64 rest = item / inner;
-        u64 column = item - rest * inner;
+    u64 strips = (inner + WIDE - 1) / WIDE;
+    if (item < outer * parts * strips) {
+        u64 rest = item / strips;
+        u64 column = (item - rest * strips) * WIDE;
+        u32 width = (u32)MIN(inner - column, WIDE);
         u64 row = rest / parts;
         u64 begin = (rest - row * parts) * segment;
         u64 end = begin + MIN(n - begin, segment);
-        K best = 0;
-        for (u64 i = begin; i < end; i++) {
-            K k = enter(x[(row * n + i) * inner + column]);
-            best = MAX(k, best);
+        K best[WIDE];
+        for (u32 l = 0; l < WIDE; l++) {
+            best[l] = 0;
         }
-        y[item] = leave(best);
+        for (u64 i = begin; i < end; i++) {
+            for (u32 l = 0; l < WIDE; l++) {
+                if (l < width) {
+                    K k = enter(x[(row * n + i) * inner + column + l]);
+                    best[l] = MAX(k, best[l]);
+                }
+            }
+        }
+        for (u32 l = 0; l < WIDE; l++) {
+            if (l < width) {
+                y[rest * inner + column + l] = leave(best[l]);
+            }
+        }
     }
 }
 
@@ -90,12 +103,24 @@ KERNEL_WG(place_rows, GROUP, 1, 1)
     u64 base = row * n;
     K best = 0;
     u32 place = 0xFFFFFFFFu;
-    for (u64 i = begin + lid; i < begin + length; i += GROUP) {
-        K k = enter(x[base + i]);
-        u32 at = place_of(from, base + i, i, behind);
-        if (k > best || (k == best && at < place)) {
-            best = k;
-            place = at;
+    for (u64 chunk = begin; chunk < begin + length; chunk += CHUNK) {
+        u64 end = MIN(chunk + CHUNK, begin + length);
+        /* A processor finds a chunk's largest key with vectors, and the place only where the key is larger than all before.
+           With a chunk of one element per work-item both are one step. */
+        K top = 0;
+        for (u64 i = chunk + lid; i < end; i += GROUP) {
+            K k = enter(x[base + i]);
+            top = MAX(k, top);
+        }
+        if (top > best || place == 0xFFFFFFFFu || !FIRST) {
+            for (u64 i = chunk + lid; i < end; i += GROUP) {
+                K k = enter(x[base + i]);
+                u32 at = place_of(from, base + i, i, behind);
+                if (k > best || (k == best && at < place)) {
+                    best = k;
+                    place = at;
+                }
+            }
         }
     }
     tree[lid] = best;
@@ -123,24 +148,37 @@ KERNEL_WG(place_columns, GROUP, 1, 1)
 (GLOBAL const T *RESTRICT x, GLOBAL const u32 *RESTRICT from, GLOBAL T *RESTRICT keys, GLOBAL u32 *RESTRICT places,
  u64 outer, u64 n, u64 inner, u64 segment, u64 parts, u64 behind) {
     u64 item = FLAT_GRP() * GROUP + LID(0);
-    if (item < outer * parts * inner) {
-        u64 rest = item / inner;
-        u64 column = item - rest * inner;
+    u64 strips = (inner + WIDE - 1) / WIDE;
+    if (item < outer * parts * strips) {
+        u64 rest = item / strips;
+        u64 column = (item - rest * strips) * WIDE;
+        u32 width = (u32)MIN(inner - column, WIDE);
         u64 row = rest / parts;
         u64 begin = (rest - row * parts) * segment;
         u64 end = begin + MIN(n - begin, segment);
-        K best = 0;
-        u32 place = 0xFFFFFFFFu;
+        K best[WIDE];
+        u32 place[WIDE];
+        for (u32 l = 0; l < WIDE; l++) {
+            best[l] = 0;
+            place[l] = 0xFFFFFFFFu;
+        }
         for (u64 i = begin; i < end; i++) {
-            u64 index = (row * n + i) * inner + column;
-            K k = enter(x[index]);
-            u32 at = place_of(from, index, i, behind);
-            if (k > best || (k == best && at < place)) {
-                best = k;
-                place = at;
+            for (u32 l = 0; l < WIDE; l++) {
+                if (l < width) {
+                    u64 index = (row * n + i) * inner + column + l;
+                    K k = enter(x[index]);
+                    u32 at = place_of(from, index, i, behind);
+                    bool better = k > best[l] || (k == best[l] && at < place[l]);
+                    best[l] = better ? k : best[l];
+                    place[l] = better ? at : place[l];
+                }
             }
         }
-        keys[item] = leave(best);
-        places[item] = place;
+        for (u32 l = 0; l < WIDE; l++) {
+            if (l < width) {
+                keys[rest * inner + column + l] = leave(best[l]);
+                places[rest * inner + column + l] = place[l];
+            }
+        }
     }
 }

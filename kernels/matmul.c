@@ -1,8 +1,7 @@
 /* C = alpha op(A) op(B) + beta C, row-major, for `batches` problems that lie one behind the other. A group computes a
    TM x TN tile of C in steps of TK through local memory; a work-item holds RM x RN results. Row and column strides of A
-   and B stand for transposition. Sizes need not fit the tiles. Result (i, j) of work-item (ty, tx) is at row
-   ty*ROW_ITEM + i*ROW_STEP and column tx*COL_ITEM + j*COL_STEP of the tile: scattered for GPUs (no bank conflicts),
-   contiguous for processors (vectors). */
+   and B stand for transposition. Sizes need not fit the tiles. A work-item's results lie apart, neighbours' side by side: no
+   bank conflicts, coalesced stores. */
 KERNEL_WG(gemm, GROUP, 1, 1)
 (GLOBAL const T *RESTRICT a, GLOBAL const T *RESTRICT b, GLOBAL OUT *RESTRICT c, u64 m, u64 n, u64 k, u64 a_row,
  u64 a_col, u64 b_row, u64 b_col, u64 batches, ACC alpha, ACC beta) {
@@ -57,10 +56,10 @@ KERNEL_WG(gemm, GROUP, 1, 1)
             ACC left[RM];
             ACC right[RN];
             for (u32 i = 0; i < RM; i++) {
-                left[i] = tile_a[p][ty * ROW_ITEM + i * ROW_STEP];
+                left[i] = tile_a[p][ty + i * (TM / RM)];
             }
             for (u32 j = 0; j < RN; j++) {
-                right[j] = tile_b[p][tx * COL_ITEM + j * COL_STEP];
+                right[j] = tile_b[p][tx + j * (TN / RN)];
             }
             for (u32 i = 0; i < RM; i++) {
                 for (u32 j = 0; j < RN; j++) {
@@ -71,9 +70,9 @@ KERNEL_WG(gemm, GROUP, 1, 1)
         BARRIER();
     }
     for (u32 i = 0; i < RM; i++) {
-        u64 row = row0 + ty * ROW_ITEM + i * ROW_STEP;
+        u64 row = row0 + ty + i * (TM / RM);
         for (u32 j = 0; j < RN; j++) {
-            u64 col = col0 + tx * COL_ITEM + j * COL_STEP;
+            u64 col = col0 + tx + j * (TN / RN);
             if (row < rows && col < n) {
                 ACC v = alpha * acc[i][j];
                 /* beta = 0 does not read C, which may hold anything. */

@@ -1,7 +1,8 @@
 /* Softmax over the middle axis of [m, n, inner], and normalisations by mean and variance. GROUP is a power of two. */
 
 /* y = exp(x - top) / sum of the same along the axis; one group per row, rows being `inner` apart. A NaN makes its row NaN,
-   as does +infinity (inf - inf). */
+   as does +infinity (inf - inf). A work-item has WIDE neighbours beside each other, of which a processor's compiler makes
+   vectors; STRIDE is inner, or 1 where it is known to be. */
 KERNEL_WG(softmax, GROUP, 1, 1)(GLOBAL const T *RESTRICT x, GLOBAL T *RESTRICT y, u64 rows, u64 n, u64 inner) {
     SHARED ACC tree[GROUP];
     u32 lid = LID(0);
@@ -9,12 +10,22 @@ KERNEL_WG(softmax, GROUP, 1, 1)(GLOBAL const T *RESTRICT x, GLOBAL T *RESTRICT y
     /* A whole group leaves, so nobody waits for it at a barrier. */
     if (row >= rows) return;
     u64 base = row / inner * n * inner + row % inner;
-    ACC top = LOAD(x, base);
-    for (u64 j = lid; j < n; j += GROUP) {
-        ACC v = LOAD(x, base + j * inner);
-        top = v > top || IS_NAN(v) ? v : top;
+    ACC wide[WIDE];
+    for (u32 l = 0; l < WIDE; l++) {
+        wide[l] = LOAD(x, base);
     }
-    tree[lid] = top;
+    for (u64 j = lid * WIDE; j < n; j += GROUP * WIDE) {
+        for (u32 l = 0; l < WIDE; l++) {
+            if (j + l < n) {
+                ACC v = LOAD(x, base + (j + l) * STRIDE);
+                wide[l] = v > wide[l] || IS_NAN(v) ? v : wide[l];
+            }
+        }
+    }
+    for (u32 l = 1; l < WIDE; l++) {
+        wide[0] = wide[l] > wide[0] || IS_NAN(wide[l]) ? wide[l] : wide[0];
+    }
+    tree[lid] = wide[0];
     BARRIER();
     for (u32 w = GROUP / 2; w > 0; w /= 2) {
         if (lid < w) {
@@ -23,14 +34,25 @@ KERNEL_WG(softmax, GROUP, 1, 1)(GLOBAL const T *RESTRICT x, GLOBAL T *RESTRICT y
         }
         BARRIER();
     }
-    top = tree[0];
+    ACC top = tree[0];
     /* Everyone has read the maximum before the array is used again. */
     BARRIER();
-    ACC s = (ACC)0;
-    for (u64 j = lid; j < n; j += GROUP) {
-        s += exp(LOAD(x, base + j * inner) - top);
+    for (u32 l = 0; l < WIDE; l++) {
+        wide[l] = (ACC)0;
     }
-    tree[lid] = s;
+    for (u64 j = lid * WIDE; j < n; j += GROUP * WIDE) {
+        for (u32 l = 0; l < WIDE; l++) {
+            if (j + l < n) {
+                wide[l] += exp(LOAD(x, base + (j + l) * STRIDE) - top);
+            }
+        }
+    }
+    for (u32 w = WIDE / 2; w > 0; w /= 2) {
+        for (u32 l = 0; l < w; l++) {
+            wide[l] += wide[l + w];
+        }
+    }
+    tree[lid] = wide[0];
     BARRIER();
     for (u32 w = GROUP / 2; w > 0; w /= 2) {
         if (lid < w) {
@@ -38,29 +60,49 @@ KERNEL_WG(softmax, GROUP, 1, 1)(GLOBAL const T *RESTRICT x, GLOBAL T *RESTRICT y
         }
         BARRIER();
     }
-    s = tree[0];
+    ACC s = tree[0];
     for (u64 j = lid; j < n; j += GROUP) {
-        STORE(y, base + j * inner, exp(LOAD(x, base + j * inner) - top) / s);
+        STORE(y, base + j * STRIDE, exp(LOAD(x, base + j * STRIDE) - top) / s);
     }
 }
 
-/* The same with one work-item per row: where inner > 1, neighbours read neighbours. */
+/* The same with one work-item for WIDE neighbouring rows, where inner > 1: neighbours read neighbours. */
 KERNEL_WG(softmax_columns, GROUP, 1, 1)
-(GLOBAL const T *RESTRICT x, GLOBAL T *RESTRICT y, u64 rows, u64 n, u64 inner) {
-    u64 row = FLAT_GRP() * GROUP + LID(0);
-    if (row < rows) {
-        u64 base = row / inner * n * inner + row % inner;
-        ACC top = LOAD(x, base);
+(GLOBAL const T *RESTRICT x, GLOBAL T *RESTRICT y, u64 outer, u64 n, u64 inner) {
+    u64 item = FLAT_GRP() * GROUP + LID(0);
+    u64 strips = (inner + WIDE - 1) / WIDE;
+    if (item < outer * strips) {
+        u64 block = item / strips;
+        u64 column = (item - block * strips) * WIDE;
+        u32 width = (u32)MIN(inner - column, WIDE);
+        u64 base = block * n * inner + column;
+        ACC top[WIDE];
+        ACC s[WIDE];
+        for (u32 l = 0; l < WIDE; l++) {
+            top[l] = LOAD(x, base + MIN(l, width - 1));
+            s[l] = (ACC)0;
+        }
         for (u64 j = 1; j < n; j++) {
-            ACC v = LOAD(x, base + j * inner);
-            top = v > top || IS_NAN(v) ? v : top;
+            for (u32 l = 0; l < WIDE; l++) {
+                if (l < width) {
+                    ACC v = LOAD(x, base + j * inner + l);
+                    top[l] = v > top[l] || IS_NAN(v) ? v : top[l];
+                }
+            }
         }
-        ACC s = (ACC)0;
         for (u64 j = 0; j < n; j++) {
-            s += exp(LOAD(x, base + j * inner) - top);
+            for (u32 l = 0; l < WIDE; l++) {
+                if (l < width) {
+                    s[l] += exp(LOAD(x, base + j * inner + l) - top[l]);
+                }
+            }
         }
         for (u64 j = 0; j < n; j++) {
-            STORE(y, base + j * inner, exp(LOAD(x, base + j * inner) - top) / s);
+            for (u32 l = 0; l < WIDE; l++) {
+                if (l < width) {
+                    STORE(y, base + j * inner + l, exp(LOAD(x, base + j * inner + l) - top[l]) / s[l]);
+                }
+            }
         }
     }
 }
@@ -222,11 +264,23 @@ KERNEL_WG(layernorm, GROUP, 1, 1)
     if (row >= rows) return;
     u64 base = row * n;
     ACC shift = shift_of(LOAD(x, base));
-    ACC s = (ACC)0;
-    for (u64 j = lid; j < n; j += GROUP) {
-        s += LOAD(x, base + j) - shift;
+    ACC s[WIDE];
+    for (u32 l = 0; l < WIDE; l++) {
+        s[l] = (ACC)0;
     }
-    tree[lid] = s;
+    for (u64 j = lid * WIDE; j < n; j += GROUP * WIDE) {
+        for (u32 l = 0; l < WIDE; l++) {
+            if (j + l < n) {
+                s[l] += LOAD(x, base + j + l) - shift;
+            }
+        }
+    }
+    for (u32 w = WIDE / 2; w > 0; w /= 2) {
+        for (u32 l = 0; l < w; l++) {
+            s[l] += s[l + w];
+        }
+    }
+    tree[lid] = s[0];
     BARRIER();
     for (u32 w = GROUP / 2; w > 0; w /= 2) {
         if (lid < w) {
@@ -237,12 +291,23 @@ KERNEL_WG(layernorm, GROUP, 1, 1)
     ACC m = tree[0] / (ACC)n;
     /* Everyone has read the sum before the array is used again. */
     BARRIER();
-    s = (ACC)0;
-    for (u64 j = lid; j < n; j += GROUP) {
-        ACC d = LOAD(x, base + j) - shift - m;
-        s += d * d;
+    for (u32 l = 0; l < WIDE; l++) {
+        s[l] = (ACC)0;
     }
-    tree[lid] = s;
+    for (u64 j = lid * WIDE; j < n; j += GROUP * WIDE) {
+        for (u32 l = 0; l < WIDE; l++) {
+            if (j + l < n) {
+                ACC d = LOAD(x, base + j + l) - shift - m;
+                s[l] += d * d;
+            }
+        }
+    }
+    for (u32 w = WIDE / 2; w > 0; w /= 2) {
+        for (u32 l = 0; l < w; l++) {
+            s[l] += s[l + w];
+        }
+    }
+    tree[lid] = s[0];
     BARRIER();
     for (u32 w = GROUP / 2; w > 0; w /= 2) {
         if (lid < w) {

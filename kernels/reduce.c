@@ -1,6 +1,6 @@
 /* Sums over the middle axis of [outer, n, inner], of products, and of squares. An axis longer than `segment` is summed in
    `parts` pieces; a second launch sums the pieces, so the order of additions never depends on timing. GROUP is a power of
-   two. */
+   two. A work-item has WIDE sums of neighbours beside each other, of which a processor's compiler makes vectors. */
 
 /* inner = 1: group (row, part) sums x[row, part*segment ..] in a tree and stores y[row, part]. */
 KERNEL_WG(sum_rows, GROUP, 1, 1)
@@ -14,11 +14,23 @@ KERNEL_WG(sum_rows, GROUP, 1, 1)
     u64 begin = (flat - row * parts) * segment;
     u64 length = MIN(n - begin, segment);
     u64 base = row * n + begin;
-    ACC s = (ACC)0;
-    for (u64 i = lid; i < length; i += GROUP) {
-        s += LOAD(x, base + i);
+    ACC s[WIDE];
+    for (u32 l = 0; l < WIDE; l++) {
+        s[l] = (ACC)0;
     }
-    tree[lid] = s;
+    for (u64 i = lid * WIDE; i < length; i += GROUP * WIDE) {
+        for (u32 l = 0; l < WIDE; l++) {
+            if (i + l < length) {
+                s[l] += LOAD(x, base + i + l);
+            }
+        }
+    }
+    for (u32 w = WIDE / 2; w > 0; w /= 2) {
+        for (u32 l = 0; l < w; l++) {
+            s[l] += s[l + w];
+        }
+    }
+    tree[lid] = s[0];
     BARRIER();
     for (u32 half_width = GROUP / 2; half_width > 0; half_width /= 2) {
         if (lid < half_width) {
@@ -31,22 +43,35 @@ KERNEL_WG(sum_rows, GROUP, 1, 1)
     }
 }
 
-/* inner > 1: one work-item per (outer, part, inner) walks down its column; neighbours read neighbouring columns.
-   Stores y[outer, part, inner]. */
+/* inner > 1: a work-item per outer, part and WIDE neighbours of inner walks down its columns; neighbours read neighbouring
+   columns. Stores y[outer, part, inner]. */
 KERNEL_WG(sum_columns, GROUP, 1, 1)
 (GLOBAL const T *RESTRICT x, GLOBAL OUT *RESTRICT y, u64 outer, u64 n, u64 inner, u64 segment, u64 parts) {
     u64 item = FLAT_GRP() * GROUP + LID(0);
-    if (item < outer * parts * inner) {
-        u64 rest = item / inner;
-        u64 column = item - rest * inner;
+    u64 strips = (inner + WIDE - 1) / WIDE;
+    if (item < outer * parts * strips) {
+        u64 rest = item / strips;
+        u64 column = (item - rest * strips) * WIDE;
+        u32 width = (u32)MIN(inner - column, WIDE);
         u64 row = rest / parts;
         u64 begin = (rest - row * parts) * segment;
         u64 end = begin + MIN(n - begin, segment);
-        ACC s = (ACC)0;
-        for (u64 i = begin; i < end; i++) {
-            s += LOAD(x, (row * n + i) * inner + column);
+        ACC s[WIDE];
+        for (u32 l = 0; l < WIDE; l++) {
+            s[l] = (ACC)0;
         }
-        STORE_OUT(y, item, s);
+        for (u64 i = begin; i < end; i++) {
+            for (u32 l = 0; l < WIDE; l++) {
+                if (l < width) {
+                    s[l] += LOAD(x, (row * n + i) * inner + column + l);
+                }
+            }
+        }
+        for (u32 l = 0; l < WIDE; l++) {
+            if (l < width) {
+                STORE_OUT(y, rest * inner + column + l, s[l]);
+            }
+        }
     }
 }
 
@@ -67,11 +92,23 @@ KERNEL_WG(dot_part, GROUP, 1, 1)
     if (part >= parts) return;
     u64 begin = part * segment;
     u64 end = begin + MIN(n - begin, segment);
-    ACC s = (ACC)0;
-    for (u64 i = begin + lid; i < end; i += GROUP) {
-        s += LOAD(a, i) * LOAD(b, i);
+    ACC s[WIDE];
+    for (u32 l = 0; l < WIDE; l++) {
+        s[l] = (ACC)0;
     }
-    tree[lid] = s;
+    for (u64 i = begin + lid * WIDE; i < end; i += GROUP * WIDE) {
+        for (u32 l = 0; l < WIDE; l++) {
+            if (i + l < end) {
+                s[l] += LOAD(a, i + l) * LOAD(b, i + l);
+            }
+        }
+    }
+    for (u32 w = WIDE / 2; w > 0; w /= 2) {
+        for (u32 l = 0; l < w; l++) {
+            s[l] += s[l + w];
+        }
+    }
+    tree[lid] = s[0];
     BARRIER();
     for (u32 w = GROUP / 2; w > 0; w /= 2) {
         if (lid < w) {
@@ -96,25 +133,53 @@ KERNEL_WG(squares_part, GROUP, 1, 1)
     if (part >= parts) return;
     u64 begin = part * segment;
     u64 end = begin + MIN(n - begin, segment);
-    ACC s0 = (ACC)0;
-    ACC s1 = (ACC)0;
-    ACC s2 = (ACC)0;
-    for (u64 i = begin + lid; i < end; i += GROUP) {
-        ACC v = LOAD(x, i);
-        ACC m = v < (ACC)0 ? -v : v;
-        if (m >= high) {
-            v = v * shrink;
-            s0 += v * v;
-        } else if (m < low) {
-            v = v * grow;
-            s2 += v * v;
+    ACC s[3][WIDE];
+    for (u32 l = 0; l < WIDE; l++) {
+        s[0][l] = (ACC)0;
+        s[1][l] = (ACC)0;
+        s[2][l] = (ACC)0;
+    }
+    for (u64 i = begin + lid * WIDE; i < end; i += GROUP * WIDE) {
+        /* Most numbers are in the middle: where all are, or 0, a processor's compiler makes vectors. */
+        u32 others = 0;
+        for (u32 l = 0; l < WIDE; l++) {
+            if (i + l < end) {
+                ACC m = fabs(LOAD(x, i + l));
+                others |= m >= high || (m < low && m > (ACC)0);
+            }
+        }
+        if (others == 0) {
+            for (u32 l = 0; l < WIDE; l++) {
+                if (i + l < end) {
+                    s[1][l] += LOAD(x, i + l) * LOAD(x, i + l);
+                }
+            }
         } else {
-            s1 += v * v;
+            for (u32 l = 0; l < WIDE; l++) {
+                if (i + l < end) {
+                    ACC v = LOAD(x, i + l);
+                    ACC m = fabs(v);
+                    if (m >= high) {
+                        s[0][l] += v * shrink * (v * shrink);
+                    } else if (m < low) {
+                        s[2][l] += v * grow * (v * grow);
+                    } else {
+                        s[1][l] += v * v;
+                    }
+                }
+            }
         }
     }
-    tree[0][lid] = s0;
-    tree[1][lid] = s1;
-    tree[2][lid] = s2;
+    for (u32 w = WIDE / 2; w > 0; w /= 2) {
+        for (u32 l = 0; l < w; l++) {
+            s[0][l] += s[0][l + w];
+            s[1][l] += s[1][l + w];
+            s[2][l] += s[2][l + w];
+        }
+    }
+    tree[0][lid] = s[0][0];
+    tree[1][lid] = s[1][0];
+    tree[2][lid] = s[2][0];
     BARRIER();
     for (u32 w = GROUP / 2; w > 0; w /= 2) {
         if (lid < w) {
@@ -124,8 +189,8 @@ KERNEL_WG(squares_part, GROUP, 1, 1)
         }
         BARRIER();
     }
-    if (lid < 3) {
-        out[lid * parts + part] = tree[lid][0];
+    for (u32 range = lid; range < 3; range += GROUP) {
+        out[range * parts + part] = tree[range][0];
     }
 }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gpuctl::base::{Attr, Attrs, Case, Code, DType, DeviceClass, Env, Exact, Fill, HostTensor, Lang};
+use gpuctl::device::spoilt::Spoilt;
 use gpuctl::device::{self, Buffer, DEADLINE, Device, Launch, MemoryKind, Probe, Program, Slice, Source, Waited};
 use gpuctl::engine::{Guard, Runner};
 use gpuctl::kernel::source::Text;
@@ -70,10 +71,13 @@ fn check_kernels(
     judge(op, case, &inputs, &outputs)
 }
 
+/// With the plans of a GPU, whatever the device is: `verify` runs those of a processor on one (tests/verify).
 #[test]
-fn every_op_agrees_with_its_oracle() {
-    let Some(d) = open("every_op_agrees_with_its_oracle") else { return };
-    let r = Runner::new(d);
+fn every_op_agrees_with_its_oracle_as_planned_for_a_gpu() {
+    let Some(d) = open("every_op_agrees_with_its_oracle_as_planned_for_a_gpu") else { return };
+    let mut gpu = Spoilt::new(d, u64::MAX, |_, _| {});
+    gpu.info_mut().class = DeviceClass::Discrete;
+    let r = Runner::new(Arc::new(gpu));
     let (mut cases, mut failed) = (0, Vec::new());
     for op in op::all() {
         for dtype in op.dtypes.iter().filter(|t| r.device().info().dtypes.contains(t)) {

@@ -19,7 +19,7 @@ const GAPS: &[(&str, &str, &str)] = &[];
 fn serves(kernel: &Kernel) -> &'static [&'static str] {
     match kernel.body {
         Body::Native(_) => &["native"],
-        Body::C(_) => &["c"],
+        Body::C(_) | Body::Opencl(_) => &["c"],
         Body::Wgsl(_) => &["wgsl"],
         Body::Action(_) => &FORMS,
         // Specialities of one maker, never the only kernel of an op.
@@ -126,7 +126,7 @@ fn every_text_declares_one_entry() {
     let mut seen = 0;
     for op in op::all() {
         for kernel in op.kernels {
-            let Body::C(body) = kernel.body else { continue };
+            let (Body::C(body) | Body::Opencl(body)) = kernel.body else { continue };
             let name = |line: &'static str| line.split(['(', ',', ')']).nth(1).unwrap().trim();
             for entry in body.lines().filter(begins).map(name) {
                 let step = Step {

@@ -3,8 +3,9 @@
 
 Usage: benches/compare/race_copy.py BINARY [--device opencl:0] [--size 16777216] [--rounds 5] [--json FILE]
 The copy moves 64 bytes per work-item and step; the best of three group sizes counts. It takes turns with gpuctl, op by op
-and round by round. GB/s are by the byte formulas of gpuctl's ops: what must be read and written once. Operands stay on the
-device. The CPU's naive variant is timed in the same gpuctl runs.
+and round by round, and moves as many bytes in all as the op does, so that caches hold the same share of both. GB/s are by
+the byte formulas of gpuctl's ops: what must be read and written once. Operands stay on the device. The CPU's naive variant
+is timed in the same gpuctl runs.
 """
 
 import argparse
@@ -18,7 +19,11 @@ import opencl
 import records
 
 # One op of each kind of access: read-write, two reads, in place, scalar, write only, read only, per channel, tiles.
-OPS = "copy,fill,neg,relu,add,mul,add_scalar,accumulate,axpy,scal,triad,sum,max,bias_add,transpose".split(",")
+OPS = ("copy,fill,neg,relu,relu_bwd,add,mul,add_scalar,accumulate,axpy,scal,triad,sum,mean,max,argmax,dot,nrm2,bias_add,"
+       "bias_add_bwd,gemv,transpose,transpose_inplace").split(",")
+
+# Their sizes are sides.
+SQUARE = ("gemv", "transpose", "transpose_inplace")
 
 COPY = b"""
 __kernel void copy16(__global const uint16 *restrict x, __global uint16 *restrict y) {
@@ -28,7 +33,7 @@ __kernel void copy16(__global const uint16 *restrict x, __global uint16 *restric
 
 
 def child(index, count, seconds):
-    """Prints GB/s of the copy of `count` floats."""
+    """Prints GB/s of the copy of `count` floats, a multiple of 16384."""
     device = opencl.Device(index)
     source = array.array("f", [1.5]) * count
     x, y = device.buffer(source), device.buffer(array.array("f", bytes(4 * count)))
@@ -56,13 +61,13 @@ def main():
     args = parser.parse_args()
     binary, index = os.path.abspath(args.binary), int(args.device.split(":")[1])
     rows, command = [], ""
-    print(f"copy of {4 * args.size >> 20} MiB in 64-byte vectors against gpuctl f32 on {args.device}, {args.rounds} rounds")
+    print(f"gpuctl f32 on {args.device}, {args.size} elements, against a copy of as many bytes in 64-byte vectors, {args.rounds} "
+          "rounds")
     print(f"{'op':<16} {'GB/s':>7} {'copy':>7} {'op / copy':>10}  range         naive CPU / op time")
     for op in args.ops.split(","):
         ours, rival, naive = [], [], []
-        size = str(int(args.size**0.5)) if op == "transpose" else str(args.size)
+        size = str(int(args.size**0.5)) if op in SQUARE else str(args.size)
         for _ in range(args.rounds):
-            rival.append(records.child(__file__, index, args.size, args.seconds))
             found, command = records.bench(
                 binary, ["--device", f"cpu,{args.device}", "--cpu-variant", "naive", "--op", op, "--dtype", "f32",
                          "--sizes", size, "--residency", "resident", "--budget", f"{max(2 * args.seconds, 4):g}s"])
@@ -70,7 +75,10 @@ def main():
             if args.device not in by:
                 sys.exit(f"race_copy: {command}: {found[0]['status'] if found else 'no row'}: "
                          f"{found[0]['reason'] if found else ''}")
-            ours.append(by[args.device]["gbps"])
+            mine = by[args.device]
+            ours.append(mine["gbps"])
+            moved = mine["gbps"] * 1e9 * mine["median_s"]
+            rival.append(records.child(__file__, index, max(round(moved / 8 / 16384), 1) * 16384, args.seconds))
             if "cpu" in by:
                 naive.append(by["cpu"]["median_s"] / by[args.device]["median_s"])
         ratios = [o / r for o, r in zip(ours, rival)]

@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::base::{Code, Error, Lang, Result};
 use crate::device::Source;
 use crate::device::probe::Rig;
-use crate::kernel::{self, Body, source};
+use crate::kernel::{self, source};
 use crate::op::OpDesc;
 
 /// Writes `DIR/<device>/<op>-<dtype>-<variant>-<entry>-<hash>.{cl,cu,wgsl}`, beside it `.log` (what the build said, or the
@@ -19,7 +19,7 @@ pub(super) fn dump(rig: &Rig, cases: &[(&'static OpDesc, crate::base::Case)], fo
         let folder = Path::new(folder).join(info.id.replace(':', "-"));
         for (op, case) in cases {
             let Ok(choice) = kernel::choose(op.kernels, case, info, None) else { continue };
-            if !matches!(choice.kernel.body, Body::C(_) | Body::Cuda(_) | Body::Wgsl(_)) {
+            if choice.kernel.body.text().is_none() {
                 continue;
             }
             for step in &choice.plan.steps {

@@ -169,7 +169,7 @@ impl Runner {
             .iter()
             .map(|b| self.device.alloc(round16(*b), MemoryKind::Device))
             .collect::<Result<Vec<_>>>()?;
-        let watched = self.watch && matches!(choice.kernel.body, Body::C(_));
+        let watched = self.watch && matches!(choice.kernel.body, Body::C(_) | Body::Opencl(_));
         let report = match watched {
             true => Some(self.device.alloc(4 * WORDS as u64, MemoryKind::Device)?),
             false => None,
@@ -232,7 +232,7 @@ impl Runner {
         let (key, src) = match choice.kernel.body {
             Body::Native(f) => (ProgramKey::Native(f as usize, step.dtype), Source::Native(f, step.dtype)),
             Body::Routine(r) => (ProgramKey::Routine(r, step.dtype), Source::Routine(r, step.dtype)),
-            Body::C(_) | Body::Cuda(_) | Body::Wgsl(_) => {
+            Body::C(_) | Body::Opencl(_) | Body::Cuda(_) | Body::Wgsl(_) => {
                 text = match self.watch {
                     true => source::assemble_watched(choice.kernel, step, choice.lang)?,
                     false => None,

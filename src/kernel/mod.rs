@@ -65,6 +65,8 @@ pub enum Body {
     Native(NativeFn),
     /// The common C dialect; runs under `prelude.cl` on OpenCL and `prelude.cu` on CUDA.
     C(&'static str),
+    /// OpenCL C beyond the common dialect, under `prelude.cl`.
+    Opencl(&'static str),
     /// CUDA C++ with its own prelude or none.
     Cuda(&'static str),
     /// WGSL with `{{NAME}}` substitutions.
@@ -75,11 +77,34 @@ pub enum Body {
     Action(Action),
 }
 
+impl Body {
+    /// The text, of those that have one.
+    pub fn text(&self) -> Option<&'static str> {
+        match self {
+            Body::C(text) | Body::Opencl(text) | Body::Cuda(text) | Body::Wgsl(text) => Some(text),
+            Body::Native(_) | Body::Routine(_) | Body::Action(_) => None,
+        }
+    }
+
+    /// The same form with another text; forms without text stay what they are.
+    #[must_use]
+    pub fn with_text(self, text: &'static str) -> Body {
+        match self {
+            Body::C(_) => Body::C(text),
+            Body::Opencl(_) => Body::Opencl(text),
+            Body::Cuda(_) => Body::Cuda(text),
+            Body::Wgsl(_) => Body::Wgsl(text),
+            other => other,
+        }
+    }
+}
+
 impl std::fmt::Debug for Body {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Body::Native(_) => "Native",
             Body::C(_) => "C",
+            Body::Opencl(_) => "OpenCL C",
             Body::Cuda(_) => "Cuda",
             Body::Wgsl(_) => "Wgsl",
             Body::Routine(_) => "Routine",
@@ -252,6 +277,7 @@ pub fn lang_for(body: &Body, device: &DeviceInfo) -> Option<Lang> {
     let wanted: &[Lang] = match body {
         Body::Native(_) => &[Lang::Native],
         Body::C(_) => &[Lang::OpenclC, Lang::Cuda],
+        Body::Opencl(_) => &[Lang::OpenclC],
         Body::Cuda(_) | Body::Routine(_) => &[Lang::Cuda],
         Body::Wgsl(_) => &[Lang::Wgsl],
         Body::Action(_) => return device.langs.first().copied(),

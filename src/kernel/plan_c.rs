@@ -5,15 +5,44 @@
 
 use crate::base::{Case, Code, Cost, DType, DeviceInfo, Error, Result};
 
-use super::{Arg, Kernel, LAUNCH_TOKEN, Param, Plan, Step, plan_native, rules_c, source, spread_groups};
+use super::{Arg, Kernel, LAUNCH_TOKEN, Needs, Param, Plan, Step, plan_native, rules_c, source, spread_groups};
 
 /// Work-items per group of the one-dimensional kernels.
 pub(super) const GROUP: u32 = 256;
+
+/// How work-items share what a group works on together.
+///
+/// A GPU wants many work-items that read neighbours in turn. A processor runs a group's work-items one after the other, on
+/// one core: there one work-item takes all, and its neighbours in memory stand in loops of which the compiler makes vectors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Share {
+    /// Work-items per group.
+    pub(super) group: u32,
+    /// Elements beside each other that a work-item takes in one step (`WIDE`).
+    pub(super) wide: u32,
+}
 
 /// Work-items per group where a group works on one row of `n`: short rows would leave most of 256 idle. Two sizes only,
 /// since each is a program of its own.
 pub(super) fn row_group(n: u64) -> u32 {
     if n <= 128 { 64 } else { GROUP }
+}
+
+/// A group's share of one row of `n` elements.
+pub(super) fn row_share(n: u64, info: &DeviceInfo) -> Share {
+    match info.is_software() {
+        true => Share { group: 1, wide: if n <= 128 { 32 } else { 128 } },
+        false => Share { group: row_group(n), wide: 1 },
+    }
+}
+
+/// The same where work-items walk down columns, `inner` of them side by side. A few columns are no vector.
+pub(super) fn column_share(inner: u64, info: &DeviceInfo) -> Share {
+    match info.is_software() {
+        true if inner >= 64 => Share { group: 1, wide: 128 },
+        true if inner >= 16 => Share { group: 1, wide: 32 },
+        _ => Share { group: GROUP, wide: 1 },
+    }
 }
 
 pub(super) fn step(dtype: DType, entry: &'static str, acc: DType, out: DType, group: u32) -> Step {
@@ -36,9 +65,12 @@ pub(super) fn one(step: Step) -> Plan {
     Plan { steps: vec![step], scratch: Vec::new() }
 }
 
+/// Elements that a processor's work-item takes one behind the other: far more than a launch of a group costs.
+const BLOCK: u32 = 4096;
+
 /// An elementwise step over `n` elements: the number rules `N_...` of the dtype, groups, and `ITEMS` elements per
-/// work-item. A GPU hides memory latency better with several independent reads per item; a processor's compiler makes
-/// vectors of neighbouring items and wants one.
+/// work-item, a group's width apart. A GPU hides memory latency better with several independent reads per item; a
+/// processor has groups of one item, whose elements are then neighbours.
 fn elementwise(case: &Case, entry: &'static str, n: u64, info: &DeviceInfo) -> Result<Step> {
     let mut step = step(case.dtype, entry, case.dtype.compute(), case.dtype, GROUP);
     step.defines.extend(rules_c::defines(case.dtype));
@@ -47,9 +79,11 @@ fn elementwise(case: &Case, entry: &'static str, n: u64, info: &DeviceInfo) -> R
 
 /// The same for a step that has its defines.
 pub(super) fn spread_elements(mut step: Step, n: u64, info: &DeviceInfo) -> Result<Step> {
-    let items: u32 = if info.is_software() { 1 } else { 4 };
-    step.defines.push(("ITEMS".into(), items.to_string()));
-    step.groups = spread_groups(n.div_ceil(u64::from(GROUP * items)), info)?;
+    let (group, items) = if info.is_software() { (1, BLOCK) } else { (GROUP, 4) };
+    step.defines.retain(|(name, _)| name != "GROUP");
+    step.defines.extend([("GROUP".into(), group.to_string()), ("ITEMS".into(), items.to_string())]);
+    step.group = [group, 1, 1];
+    step.groups = spread_groups(n.div_ceil(u64::from(group * items)), info)?;
     Ok(step)
 }
 
@@ -135,39 +169,52 @@ pub fn accumulate(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
     }))
 }
 
+/// Rows and columns that a processor's work-item transposes at once.
+const SQUARE: u64 = 64;
+
+/// A step that moves square tiles, so many of them for a side: by groups of 32×8, on a processor by single work-items.
+fn tiles_step(case: &Case, entries: [&'static str; 2], tiles: &dyn Fn(u64) -> u64, info: &DeviceInfo) -> Result<Step> {
+    let dtype = case.dtype;
+    if !info.is_software() {
+        let groups = spread_groups(tiles(32), info)?;
+        return Ok(Step { group: [32, 8, 1], groups, ..step(dtype, entries[0], dtype, dtype, GROUP) });
+    }
+    let mut s = step(dtype, entries[1], dtype, dtype, 1);
+    s.defines.push(("BLOCK".into(), SQUARE.to_string()));
+    Ok(Step { groups: spread_groups(tiles(SQUARE), info)?, ..s })
+}
+
 /// `transpose(x, y, m, n)`: groups of 32×8 move 32×32 tiles through local memory; x counts tiles along n, y along m
-/// (spread like every flat number when there are too many).
+/// (spread like every flat number when there are too many). `transpose_blocks`, the same, on a processor.
 pub fn transpose(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
     let (m, n) = (case.dim("m"), case.dim("n"));
     if m * n == 0 {
         return Ok(Plan::default());
     }
+    let tiles = |side| n.div_ceil(side) * m.div_ceil(side);
     Ok(one(Step {
-        group: [32, 8, 1],
-        groups: spread_groups(n.div_ceil(32) * m.div_ceil(32), info)?,
         args: vec![Arg::Operand(0), Arg::Operand(1)],
         writes: vec![false, true],
         params: vec![Param::U64(m), Param::U64(n)],
         cost: plan_native::matrix_cost(case, 0),
-        ..step(case.dtype, "transpose", case.dtype, case.dtype, GROUP)
+        ..tiles_step(case, ["transpose", "transpose_blocks"], &tiles, info)?
     }))
 }
 
 /// `transpose_inplace(x, n)`: a group per 32×32 tile; the groups on and above the diagonal swap two tiles each.
+/// `transpose_inplace_blocks`, the same, on a processor.
 pub fn transpose_inplace(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
     let n = case.dim("n");
     if n == 0 {
         return Ok(Plan::default());
     }
-    let tiles = n.div_ceil(32);
+    let tiles = |side| n.div_ceil(side).saturating_mul(n.div_ceil(side));
     Ok(one(Step {
-        group: [32, 8, 1],
-        groups: spread_groups(tiles.saturating_mul(tiles), info)?,
         args: vec![Arg::Operand(0)],
         writes: vec![true],
         params: vec![Param::U64(n)],
         cost: plan_native::square_cost(case),
-        ..step(case.dtype, "transpose_inplace", case.dtype, case.dtype, GROUP)
+        ..tiles_step(case, ["transpose_inplace", "transpose_inplace_blocks"], &tiles, info)?
     }))
 }
 
@@ -182,15 +229,6 @@ pub fn gemm_params(case: &Case) -> Vec<Param> {
     params
 }
 
-/// How a gemm's results are laid out among work-items.
-#[derive(Clone, Copy, PartialEq)]
-pub(super) enum Layout {
-    /// A work-item's results lie apart, neighbours' side by side: no bank conflicts, coalesced stores.
-    Scattered,
-    /// A work-item's results are one block: a processor's compiler makes vectors of them.
-    Blocks,
-}
-
 /// Tiles TM×TN×TK in local memory and RM×RN results per work-item; (TM/RM)·(TN/RN) = GROUP.
 #[derive(Clone, Copy)]
 pub(super) struct Tiles {
@@ -199,32 +237,65 @@ pub(super) struct Tiles {
     tk: u64,
     rm: u64,
     rn: u64,
-    layout: Layout,
 }
 
-/// For devices that are processors: blocks of 4×32 results per work-item.
-pub(super) const CPU_TILE: Tiles = Tiles { tm: 128, tn: 128, tk: 64, rm: 4, rn: 32, layout: Layout::Blocks };
 /// 8×8 results per work-item.
-pub(super) const TILED128: Tiles = Tiles { tm: 128, tn: 128, tk: 16, rm: 8, rn: 8, layout: Layout::Scattered };
+pub(super) const TILED128: Tiles = Tiles { tm: 128, tn: 128, tk: 16, rm: 8, rn: 8 };
 /// 4×4 results per work-item.
-pub(super) const TILED64: Tiles = Tiles { tm: 64, tn: 64, tk: 16, rm: 4, rn: 4, layout: Layout::Scattered };
+pub(super) const TILED64: Tiles = Tiles { tm: 64, tn: 64, tk: 16, rm: 4, rn: 4 };
 /// One result per work-item.
-pub(super) const TILED16: Tiles = Tiles { tm: 16, tn: 16, tk: 16, rm: 1, rn: 1, layout: Layout::Scattered };
+pub(super) const TILED16: Tiles = Tiles { tm: 16, tn: 16, tk: 16, rm: 1, rn: 1 };
 
 /// `gemm(a, b, c, m, n, k, a_row, a_col, b_row, b_col, batches, alpha, beta)`. Groups are spread over x and y; a flat
 /// number counts tiles row by row, one problem after the other.
 pub(super) fn gemm_tiled(case: &Case, info: &DeviceInfo, t: Tiles, cost: Cost) -> Result<Plan> {
-    let (m, n) = (case.dim("m"), case.dim("n"));
-    if m == 0 || n == 0 {
-        return Ok(Plan::default());
+    let group = (t.tm / t.rm) * (t.tn / t.rn);
+    gemm_step(case, info, "gemm", group as u32, t, Vec::new(), cost)
+}
+
+/// Tiles of `gemm_blocks`: strips of 8 rows by stripes of two vectors of 64 bytes. Of 8-byte numbers 16 columns, so that
+/// sums and operands stay within 32 registers.
+const BLOCKS: Tiles = Tiles { tm: 64, tn: 128, tk: 128, rm: 8, rn: 2 };
+
+/// The local memory of `gemm_blocks`.
+pub const BLOCK_NEEDS: Needs = Needs {
+    local_elements: ((BLOCKS.tm + BLOCKS.tn) * BLOCKS.tk + BLOCKS.tm * BLOCKS.tn) as u32,
+    ..Needs::NONE
+};
+
+/// `gemm_blocks`, the same arguments: a work-item per tile, for devices that are processors.
+pub(super) fn gemm_blocks(case: &Case, info: &DeviceInfo, cost: Cost) -> Result<Plan> {
+    if !info.is_software() {
+        return Err(Error::new(Code::FeatureUnsupported, "needs a processor, the device is a GPU"));
     }
-    // Products of i32 wrap; C leaves signed overflow undefined, unsigned arithmetic has the same bits.
-    let (acc, out) = match case.dtype {
+    let (vector, lanes) = match gemm_types(case.dtype).0 {
+        DType::F64 => ("double8", 8),
+        DType::U32 => ("uint16", 16),
+        _ => ("float16", 16),
+    };
+    let defines = vec![("VECTOR".to_string(), vector.to_string()), ("LANES".to_string(), lanes.to_string())];
+    gemm_step(case, info, "gemm_blocks", 1, BLOCKS, defines, cost)
+}
+
+/// Arithmetic and result. Products of i32 wrap; C leaves signed overflow undefined, unsigned arithmetic has the same bits.
+fn gemm_types(dtype: DType) -> (DType, DType) {
+    match dtype {
         DType::I8 | DType::I32 => (DType::U32, DType::I32),
         float => (float.compute(), float),
-    };
-    let batches = case.dim("b");
-    if batches == 0 {
+    }
+}
+
+fn gemm_step(
+    case: &Case,
+    info: &DeviceInfo,
+    entry: &'static str,
+    group: u32,
+    t: Tiles,
+    defines: Vec<(String, String)>,
+    cost: Cost,
+) -> Result<Plan> {
+    let (m, n, batches) = (case.dim("m"), case.dim("n"), case.dim("b"));
+    if m == 0 || n == 0 || batches == 0 {
         return Ok(Plan::default());
     }
     if batches > u64::from(u32::MAX) {
@@ -233,24 +304,11 @@ pub(super) fn gemm_tiled(case: &Case, info: &DeviceInfo, t: Tiles, cost: Cost) -
             format!("{batches} products in one launch, at most {}", u32::MAX),
         ));
     }
-    let (rows, columns) = (t.tm / t.rm, t.tn / t.rn);
-    let mut s = step(case.dtype, "gemm", acc, out, (rows * columns) as u32);
-    let [row_item, row_step, col_item, col_step] = match t.layout {
-        Layout::Scattered => [1, rows, 1, columns],
-        Layout::Blocks => [t.rm, 1, t.rn, 1],
-    };
-    let defines = [
-        ("TM", t.tm),
-        ("TN", t.tn),
-        ("TK", t.tk),
-        ("RM", t.rm),
-        ("RN", t.rn),
-        ("ROW_ITEM", row_item),
-        ("ROW_STEP", row_step),
-        ("COL_ITEM", col_item),
-        ("COL_STEP", col_step),
-    ];
-    s.defines.extend(defines.into_iter().map(|(name, value)| (name.to_string(), value.to_string())));
+    let (acc, out) = gemm_types(case.dtype);
+    let mut s = step(case.dtype, entry, acc, out, group);
+    let sizes = [("TM", t.tm), ("TN", t.tn), ("TK", t.tk), ("RM", t.rm), ("RN", t.rn)];
+    s.defines.extend(sizes.into_iter().map(|(name, value)| (name.to_string(), value.to_string())));
+    s.defines.extend(defines);
     let mut params = gemm_params(case);
     params.insert(7, Param::U64(batches));
     let tiles = m.div_ceil(t.tm).saturating_mul(n.div_ceil(t.tn)).saturating_mul(batches);
@@ -264,12 +322,9 @@ pub(super) fn gemm_tiled(case: &Case, info: &DeviceInfo, t: Tiles, cost: Cost) -
     }))
 }
 
-/// 128×128×64 tiles, blocks of 4×32 results per work-item: for devices that are processors.
+/// `gemm_blocks`: for devices that are processors.
 pub fn gemm_cpu_tile(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
-    if !info.is_software() {
-        return Err(Error::new(Code::FeatureUnsupported, "needs a processor, the device is a GPU"));
-    }
-    gemm_tiled(case, info, CPU_TILE, plan_native::gemm_cost(case))
+    gemm_blocks(case, info, plan_native::gemm_cost(case))
 }
 
 /// 128×128×16 tiles, 8×8 results per work-item.

@@ -2,7 +2,7 @@
 
 use crate::base::{Case, Cost, DeviceInfo, Result};
 
-use super::plan_c::{GROUP, one, row_group, step};
+use super::plan_c::{GROUP, Share, column_share, one, row_group, row_share, step};
 use super::plan_native::{self, Channels};
 use super::{Arg, Kernel, Param, Plan, Step, spread_groups};
 
@@ -14,23 +14,33 @@ const PARTS: u64 = 8_192;
 /// Rows of softmax from which one work-item each keeps a device busy.
 const BUSY: u64 = 1_024;
 
-/// `softmax(x, y, rows, n, inner)`: one group per row; `softmax_columns`, one work-item per row, for many rows side by side.
+/// A step whose work-items share rows or columns.
+fn shared(case: &Case, entry: &'static str, share: Share) -> Step {
+    let mut s = step(case.dtype, entry, case.dtype.compute(), case.dtype, share.group);
+    s.defines.push(("WIDE".into(), share.wide.to_string()));
+    s
+}
+
+/// `softmax(x, y, rows, n, inner)`: one group per row; `softmax_columns(x, y, m, n, inner)`, a work-item for `WIDE` rows
+/// side by side, where there are many.
 pub fn softmax(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
     let (n, inner) = (case.dim("n"), case.attrs.int("inner", 1) as u64);
-    let rows = case.dim("m") * inner;
+    let (m, rows) = (case.dim("m"), case.dim("m") * inner);
     if rows * n == 0 {
         return Ok(Plan::default());
     }
-    let columns = inner > 1 && rows >= BUSY;
-    let group = if columns { GROUP } else { row_group(n) };
-    let groups = if columns { rows.div_ceil(u64::from(group)) } else { rows };
+    let columns = inner > 1 && (info.is_software() || rows >= BUSY);
+    let share = if columns { column_share(inner, info) } else { row_share(n, info) };
+    let items = m * inner.div_ceil(u64::from(share.wide));
+    let mut step = shared(case, if columns { "softmax_columns" } else { "softmax" }, share);
+    step.defines.push(("STRIDE".into(), if inner == 1 { "1" } else { "inner" }.into()));
     Ok(one(Step {
-        groups: spread_groups(groups, info)?,
+        groups: spread_groups(if columns { items.div_ceil(u64::from(share.group)) } else { rows }, info)?,
         args: vec![Arg::Operand(0), Arg::Operand(1)],
         writes: vec![false, true],
-        params: [rows, n, inner].map(Param::U64).to_vec(),
+        params: [if columns { m } else { rows }, n, inner].map(Param::U64).to_vec(),
         cost: plan_native::softmax_cost(case),
-        ..step(case.dtype, if columns { "softmax_columns" } else { "softmax" }, case.dtype.compute(), case.dtype, group)
+        ..step
     }))
 }
 
@@ -89,7 +99,7 @@ pub fn layernorm(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
             writes: vec![false, false, false, true, true, true],
             params: vec![Param::U64(m), Param::U64(n), epsilon],
             cost: plan_native::layernorm_cost(case),
-            ..step(case.dtype, "layernorm", case.dtype.compute(), case.dtype, row_group(n))
+            ..shared(case, "layernorm", row_share(n, info))
         }));
     }
     let c = Channels { channels: m, inner: n, n };

@@ -5,21 +5,26 @@
 
 use crate::base::{Case, Cost, DType, DeviceInfo, Result};
 
-use super::plan_c::{self, GROUP, row_group};
+use super::plan_c::{self, GROUP, Share, column_share, row_share};
 use super::plan_native::reduce_cost;
 use super::plan_reduce::{Order, Pass, blocks, passes, segment};
 use super::{Arg, Kernel, Param, Plan, Step, spread_groups};
 
-/// Elements of one row that one group takes before another launch joins the groups' results.
-const SEGMENT: u64 = 16_384;
+/// Elements of one row that one group takes before another launch joins the groups' results; of a GPU, of a processor.
+const SEGMENT: [u64; 2] = [16_384, 65_536];
 /// Fewer elements than this of one column are no work-item's while there are fewer than `BUSY` items.
 const COLUMN: u64 = 64;
-const BUSY: u64 = 1 << 16;
+const BUSY: [u64; 2] = [1 << 16, 1 << 8];
+
+/// The one for the device.
+fn of<T: Copy>(pair: [T; 2], info: &DeviceInfo) -> T {
+    pair[usize::from(info.is_software())]
+}
 
 /// One launch of a pass: entry (of rows or columns), groups, sizes, and how many parts of each axis stay.
 struct Cut {
     rows: bool,
-    group: u32,
+    share: Share,
     groups: [u64; 3],
     sizes: Vec<Param>,
     parts: u64,
@@ -28,14 +33,17 @@ struct Cut {
 
 fn cut(p: Pass, info: &DeviceInfo) -> Result<Cut> {
     let rows = p.inner == 1;
-    let length = if rows { SEGMENT } else { segment(p.n, p.results(), BUSY, COLUMN, SEGMENT) };
+    let share = if rows { row_share(p.n, info) } else { column_share(p.inner, info) };
+    let (longest, strips) = (of(SEGMENT, info), p.inner.div_ceil(u64::from(share.wide)));
+    let busy = if share.group == 1 { BUSY[1] } else { BUSY[0] };
+    let length = if rows { longest } else { segment(p.n, p.outer.saturating_mul(strips), busy, COLUMN, longest) };
     let parts = p.n.div_ceil(length).max(1);
     let results = p.results().saturating_mul(parts);
-    let group = if rows { row_group(p.n) } else { GROUP };
-    let groups = if rows { results } else { results.div_ceil(u64::from(group)) };
+    let items = p.outer.saturating_mul(parts).saturating_mul(strips);
+    let groups = if rows { results } else { items.div_ceil(u64::from(share.group)) };
     let sizes = if rows { vec![p.outer, p.n, length, parts] } else { vec![p.outer, p.n, p.inner, length, parts] };
     let sizes = sizes.into_iter().map(Param::U64).collect();
-    Ok(Cut { rows, group, groups: spread_groups(groups, info)?, sizes, parts, results })
+    Ok(Cut { rows, share, groups: spread_groups(groups, info)?, sizes, parts, results })
 }
 
 /// The arithmetic of sums of a dtype: signed overflow is undefined in C, unsigned wraps with the same bits.
@@ -48,8 +56,9 @@ fn sum_types(dtype: DType) -> (DType, DType) {
 }
 
 /// A step of reduce.c.
-fn step(dtype: DType, entry: &'static str, acc: DType, out: DType, group: u32) -> Step {
-    let mut s = plan_c::step(dtype, entry, acc, out, group);
+fn step(dtype: DType, entry: &'static str, acc: DType, out: DType, share: Share) -> Step {
+    let mut s = plan_c::step(dtype, entry, acc, out, share.group);
+    s.defines.push(("WIDE".into(), share.wide.to_string()));
     s.defines.push(("ROOT".into(), if acc.is_float() { "sqrt" } else { "" }.into()));
     s
 }
@@ -85,7 +94,7 @@ fn sum_into(
                 params: c.sizes,
                 // What follows the first launch is small: it carries the work.
                 cost: std::mem::take(&mut cost),
-                ..step(dtype, if c.rows { "sum_rows" } else { "sum_columns" }, acc, stored, c.group)
+                ..step(dtype, if c.rows { "sum_rows" } else { "sum_columns" }, acc, stored, c.share)
             });
             (from, dtype) = (target, acc);
             if c.parts == 1 {
@@ -132,7 +141,7 @@ pub fn mean(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
         args: vec![Arg::Scratch(0), Arg::Operand(1)],
         writes: vec![false, true],
         params: vec![Param::U64(results), Param::scalar(acc, count as f64)],
-        ..step(acc, "divide", acc, out, GROUP)
+        ..step(acc, "divide", acc, out, Share { group: GROUP, wide: 1 })
     });
     Ok(plan)
 }
@@ -141,16 +150,17 @@ pub fn mean(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
 pub fn dot(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
     let n = case.dim("n");
     let (acc, out) = sum_types(case.dtype);
-    let parts = n.div_ceil(SEGMENT).max(1);
+    let segment = of(SEGMENT, info);
+    let parts = n.div_ceil(segment).max(1);
     let mut plan = Plan::default();
     let (target, stored) = if parts == 1 { (Arg::Operand(2), out) } else { (Arg::Scratch(0), acc) };
     plan.steps.push(Step {
         groups: spread_groups(parts, info)?,
         args: vec![Arg::Operand(0), Arg::Operand(1), target],
         writes: vec![false, false, true],
-        params: [n, SEGMENT, parts].map(Param::U64).to_vec(),
+        params: [n, segment, parts].map(Param::U64).to_vec(),
         cost: super::plan_native::dot_cost(case, out.size()),
-        ..step(case.dtype, "dot_part", acc, stored, row_group(n))
+        ..step(case.dtype, "dot_part", acc, stored, row_share(n, info))
     });
     if parts > 1 {
         plan.scratch.push(parts * acc.size());
@@ -181,9 +191,10 @@ pub(super) fn range_params(acc: DType) -> ([Param; 4], [Param; 6]) {
 pub fn nrm2(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
     let (n, acc) = (case.dim("n"), case.dtype.compute());
     let (squares, root) = range_params(acc);
-    let parts = n.div_ceil(SEGMENT).max(1);
+    let segment = of(SEGMENT, info);
+    let parts = n.div_ceil(segment).max(1);
     let mut plan = Plan { steps: Vec::new(), scratch: vec![3 * parts * acc.size()] };
-    let mut params = [n, SEGMENT, parts].map(Param::U64).to_vec();
+    let mut params = [n, segment, parts].map(Param::U64).to_vec();
     params.extend(squares);
     plan.steps.push(Step {
         groups: spread_groups(parts, info)?,
@@ -191,7 +202,7 @@ pub fn nrm2(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
         writes: vec![false, true],
         params,
         cost: super::plan_native::nrm2_cost(case),
-        ..step(case.dtype, "squares_part", acc, acc, row_group(n))
+        ..step(case.dtype, "squares_part", acc, acc, row_share(n, info))
     });
     let mut sums = Arg::Scratch(0);
     if parts > 1 {
@@ -204,7 +215,7 @@ pub fn nrm2(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
         args: vec![sums, Arg::Operand(1)],
         writes: vec![false, true],
         params: root.to_vec(),
-        ..step(case.dtype, "root", acc, case.dtype, 64)
+        ..step(case.dtype, "root", acc, case.dtype, Share { group: 64, wide: 1 })
     });
     Ok(plan)
 }
@@ -219,9 +230,9 @@ fn key_types(dtype: DType) -> (DType, DType) {
     }
 }
 
-fn key_step(entry: &'static str, dtype: DType, order: Order, first: bool, last: bool, group: u32) -> Step {
+fn key_step(entry: &'static str, dtype: DType, order: Order, first: bool, last: bool, share: Share) -> Step {
     let (t, k) = key_types(dtype);
-    let mut s = plan_c::step(t, entry, k, t, group);
+    let mut s = plan_c::step(t, entry, k, t, share.group);
     let number = |v: u64| format!("((K)0x{v:x})");
     let words = [
         ("K", k.name().to_string()),
@@ -235,6 +246,9 @@ fn key_step(entry: &'static str, dtype: DType, order: Order, first: bool, last: 
         ("ONE_ZERO", u8::from(order.one_zero).to_string()),
         ("FIRST", u8::from(first).to_string()),
         ("LAST", u8::from(last).to_string()),
+        ("WIDE", share.wide.to_string()),
+        // Where places are found, a step of a group, or as much of a row as pays for looking at it twice.
+        ("CHUNK", share.group.max(share.wide).to_string()),
     ];
     s.defines.extend(words.into_iter().map(|(name, value)| (name.to_string(), value)));
     s
@@ -262,7 +276,7 @@ fn extreme(case: &Case, info: &DeviceInfo, minimum: bool) -> Result<Plan> {
                 writes: vec![false, true],
                 params: c.sizes,
                 cost: if first { reduce_cost(case, case.dtype.size()) } else { Cost::default() },
-                ..key_step(entry, case.dtype, order, first, last, c.group)
+                ..key_step(entry, case.dtype, order, first, last, c.share)
             });
             from = target;
             if c.parts == 1 {
@@ -316,7 +330,7 @@ fn place(case: &Case, info: &DeviceInfo, minimum: bool) -> Result<Plan> {
                     order,
                     first,
                     false,
-                    c.group,
+                    c.share,
                 )
             });
             (keys, places) = (to_keys, to_places);

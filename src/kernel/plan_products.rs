@@ -2,7 +2,7 @@
 
 use crate::base::{Case, Code, DeviceInfo, Error, Result};
 
-use super::plan_c::{CPU_TILE, TILED16, TILED64, TILED128, Tiles};
+use super::plan_c::{TILED16, TILED64, TILED128, Tiles};
 use super::{Arg, Kernel, Param, Plan, Step, plan_c, plan_native, spread_groups};
 
 /// Results per group of gemv and work-items per result; their product is 256.
@@ -65,7 +65,7 @@ pub fn bmm_cpu_tile(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> 
     if !info.is_software() {
         return Err(Error::new(Code::FeatureUnsupported, "needs a processor, the device is a GPU"));
     }
-    bmm(case, info, CPU_TILE)
+    plan_c::gemm_blocks(case, info, plan_native::bmm_cost(case))
 }
 
 /// 128×128×16 tiles.

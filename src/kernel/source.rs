@@ -29,7 +29,8 @@ impl Text {
 
 /// The same with every access to a buffer checked ([`super::debug`]); `None` for texts that cannot be watched.
 pub fn assemble_watched(kernel: &Kernel, step: &Step, lang: Lang) -> Result<Option<Text>> {
-    let (Body::C(body), prelude) = (kernel.body, if lang == Lang::Cuda { PRELUDE_CU } else { PRELUDE_CL }) else {
+    let prelude = if lang == Lang::Cuda { PRELUDE_CU } else { PRELUDE_CL };
+    let (Body::C(body) | Body::Opencl(body)) = kernel.body else {
         return Ok(None);
     };
     let watched = Step { defines: super::debug::defines(&step.defines), ..step.clone() };
@@ -40,7 +41,7 @@ pub fn assemble_watched(kernel: &Kernel, step: &Step, lang: Lang) -> Result<Opti
 /// The text of one step of a kernel in `lang`.
 pub fn assemble(kernel: &Kernel, step: &Step, lang: Lang) -> Result<Text> {
     let text = match (kernel.body, lang) {
-        (Body::C(body), Lang::OpenclC) => c_text(PRELUDE_CL, step, kernel.expr, body),
+        (Body::C(body) | Body::Opencl(body), Lang::OpenclC) => c_text(PRELUDE_CL, step, kernel.expr, body),
         (Body::C(body), Lang::Cuda) => c_text(PRELUDE_CU, step, kernel.expr, body),
         (Body::Cuda(body), Lang::Cuda) => c_text("", step, kernel.expr, body),
         (Body::Wgsl(body), Lang::Wgsl) => wgsl_text(step, kernel.expr, body)?,

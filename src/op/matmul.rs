@@ -13,6 +13,7 @@ use super::{
 };
 
 pub(super) const C_TEXT: &str = include_str!("../../kernels/matmul.c");
+pub(super) const BLOCKS_TEXT: &str = include_str!("../../kernels/opencl/matmul_blocks.cl");
 pub(super) const WGSL_TEXT: &str = include_str!("../../kernels/matmul.wgsl");
 const MMA_TEXT: &str = include_str!("../../kernels/cuda/gemm_mma.cu");
 const DTYPES: &[DType] = &[DType::F32, DType::F64, DType::I32, DType::F16, DType::BF16, DType::I8];
@@ -117,8 +118,8 @@ static GEMM: OpDesc = OpDesc {
         },
         Kernel {
             variant: "cpu-tile",
-            body: Body::C(C_TEXT),
-            needs: tiles(128, 128, 64, 128),
+            body: Body::Opencl(BLOCKS_TEXT),
+            needs: plan_c::BLOCK_NEEDS,
             plan: plan_c::gemm_cpu_tile,
             ..BASE
         },

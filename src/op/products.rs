@@ -2,10 +2,10 @@
 
 use crate::base::{Attr, AttrDecl, AttrType, Attrs, Case, Code, DType, Error, Exact, Fill, HostTensor, Result, host};
 use crate::kernel::cpu::{matmul, vector};
-use crate::kernel::{Body, Kernel, Needs, plan_native, plan_products, plan_wgsl, plan_wgsl_products};
+use crate::kernel::{Body, Kernel, Needs, plan_native, plan_c, plan_products, plan_wgsl, plan_wgsl_products};
 
 use super::freivalds;
-use super::matmul::{C_TEXT, WGSL_TEXT, tiles};
+use super::matmul::{BLOCKS_TEXT, C_TEXT, WGSL_TEXT, tiles};
 use super::{
     Binding, CaseSpec, DTypeRule, Family, Grad, OpDesc, Operand, Range, Reference, Role, Tier, Tolerance, Unit,
 };
@@ -345,8 +345,8 @@ static BMM: OpDesc = OpDesc {
     kernels: &[
         Kernel {
             variant: "cpu-tile",
-            body: Body::C(C_TEXT),
-            needs: tiles(128, 128, 64, 128),
+            body: Body::Opencl(BLOCKS_TEXT),
+            needs: plan_c::BLOCK_NEEDS,
             plan: plan_products::bmm_cpu_tile,
             ..BATCHED
         },

@@ -72,6 +72,7 @@ const FILES: &[(&str, &str)] = texts![
     "micro.c",
     "movement.c",
     "norm.c",
+    "opencl/matmul_blocks.cl",
     "pool.c",
     "reduce.c",
     "stream.c",
@@ -188,11 +189,10 @@ fn subjects(rigs: &[Rig; 2]) -> Vec<Subject> {
                 if op.total_bytes(&case).is_none_or(|b| b > SMALL) {
                     continue;
                 }
-                // Products have a plan of their own for processors.
-                for gpu in [true, false].into_iter().filter(|gpu| *gpu || op.name == "gemm") {
+                for gpu in [true, false] {
                     let info = rigs[usize::from(gpu)].devices[0].info();
                     let Ok(choice) = kernel::choose(op.kernels, &case, info, None) else { continue };
-                    let (Body::C(text), Lang::OpenclC) = (choice.kernel.body, choice.lang) else { continue };
+                    let (Body::C(text) | Body::Opencl(text), Lang::OpenclC) = (choice.kernel.body, choice.lang) else { continue };
                     if choice.plan.steps.is_empty() {
                         continue;
                     }

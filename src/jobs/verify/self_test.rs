@@ -14,7 +14,7 @@ use crate::device::Device;
 use crate::device::probe::Rig;
 use crate::device::spoilt::Spoilt;
 use crate::engine::Guard;
-use crate::kernel::{self, Body};
+use crate::kernel;
 use crate::op::{self, case};
 
 use super::faults;
@@ -228,7 +228,7 @@ fn plant(
 fn mutant(c: &Case, device: &dyn Device, from: &str, to: &str) -> Result<Mutant> {
     let op = op::find(c.op)?;
     let choice = kernel::choose(op.kernels, c, device.info(), None)?;
-    let (Body::C(text) | Body::Wgsl(text) | Body::Cuda(text)) = choice.kernel.body else {
+    let Some(text) = choice.kernel.body.text() else {
         return Err(Error::new(Code::Internal, format!("{c}: the kernel has no text")));
     };
     if !text.contains(from) {

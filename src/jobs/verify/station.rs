@@ -8,7 +8,7 @@ use crate::base::{Case, Class, Code, Error, HostTensor, Lang, Result};
 use crate::device::probe::Rig;
 use crate::device::{DEADLINE, Device};
 use crate::engine::{Guard, Prepared, Runner};
-use crate::kernel::{self, Body, Choice, Kernel};
+use crate::kernel::{self, Choice, Kernel};
 use crate::op::tolerance::Bound;
 use crate::op::{OpDesc, Role};
 
@@ -292,12 +292,10 @@ impl Station {
     /// The same choice with the mutant's text, if the kernel has the text that it replaces.
     fn mutate(&mut self, cfg: &VerifyConfig, choice: Choice) -> Choice {
         let Some(m) = cfg.mutant else { return choice };
-        let body = match choice.kernel.body {
-            Body::C(t) if t == m.replaces => Body::C(m.with),
-            Body::Cuda(t) if t == m.replaces => Body::Cuda(m.with),
-            Body::Wgsl(t) if t == m.replaces => Body::Wgsl(m.with),
-            _ => return choice,
-        };
+        if choice.kernel.body.text() != Some(m.replaces) {
+            return choice;
+        }
+        let body = choice.kernel.body.with_text(m.with);
         // Leaked once per kernel and run: only tests of the judge come here.
         let key = std::ptr::from_ref(choice.kernel).addr();
         let original = choice.kernel;
