@@ -1,7 +1,8 @@
 /* Largest elements along the middle axis of [outer, n, inner], and their places. T is the unsigned integer of the
    element's width, K that of the comparisons: bits become keys of the same order (key), so NaN, zeros and subnormals are
    compared exactly, and a minimum is the maximum of inverted keys. FIRST: x holds bits, else keys; LAST: y gets bits,
-   else keys. An axis longer than `segment` is cut into `parts`, which another launch joins. */
+   else keys. An axis longer than `segment` is cut into `parts`, which another launch joins. A processor takes CHUNK
+   elements of each of STRETCHES of a segment in turn, since one stretch alone leaves it waiting for memory. */
 
 FUNCTION K key(K b) {
     if (ONE_ZERO && (b & MAGNITUDE) == 0) {
@@ -32,9 +33,15 @@ KERNEL_WG(extreme_rows, GROUP, 1, 1)
     u64 base = row * n + begin;
     /* No key is below 0, so idle work-items change nothing. */
     K best = 0;
-    for (u64 i = lid; i < length; i += GROUP) {
-        K k = enter(x[base + i]);
-        best = MAX(k, best);
+    u64 stretch = (length + STRETCHES - 1) / STRETCHES;
+    for (u64 chunk = lid; chunk < stretch; chunk += CHUNK) {
+        for (u64 from = 0; from < length; from += stretch) {
+            u64 end = MIN(from + MIN(chunk + CHUNK, stretch), length);
+            for (u64 i = from + chunk; i < end; i += GROUP) {
+                K k = enter(x[base + i]);
+                best = MAX(k, best);
+            }
+        }
     }
     tree[lid] = best;
     BARRIER();

@@ -1,6 +1,7 @@
 /* Sums over the middle axis of [outer, n, inner], of products, and of squares. An axis longer than `segment` is summed in
    `parts` pieces; a second launch sums the pieces, so the order of additions never depends on timing. GROUP is a power of
-   two. A work-item has WIDE sums of neighbours beside each other, of which a processor's compiler makes vectors. */
+   two. A work-item has WIDE sums of neighbours beside each other, of which a processor's compiler makes vectors, and goes
+   through STRETCHES of its segment at a time, since one alone leaves a processor waiting for memory. */
 
 /* inner = 1: group (row, part) sums x[row, part*segment ..] in a tree and stores y[row, part]. */
 KERNEL_WG(sum_rows, GROUP, 1, 1)
@@ -18,10 +19,13 @@ KERNEL_WG(sum_rows, GROUP, 1, 1)
     for (u32 l = 0; l < WIDE; l++) {
         s[l] = (ACC)0;
     }
-    for (u64 i = lid * WIDE; i < length; i += GROUP * WIDE) {
-        for (u32 l = 0; l < WIDE; l++) {
-            if (i + l < length) {
-                s[l] += LOAD(x, base + i + l);
+    u64 stretch = (length + STRETCHES - 1) / STRETCHES;
+    for (u64 i = lid * WIDE; i < stretch; i += GROUP * WIDE) {
+        for (u64 from = i; from < length; from += stretch) {
+            for (u32 l = 0; l < WIDE; l++) {
+                if (i + l < stretch && from + l < length) {
+                    s[l] += LOAD(x, base + from + l);
+                }
             }
         }
     }

@@ -22,6 +22,14 @@ pub(super) struct Share {
     pub(super) wide: u32,
 }
 
+impl Share {
+    /// `WIDE`, and `STRETCHES`: how many places a work-item reads or writes at in turn.
+    pub(super) fn defines(self) -> [(String, String); 2] {
+        let stretches = if self.group == 1 { 4 } else { 1 };
+        [("WIDE".into(), self.wide.to_string()), ("STRETCHES".into(), stretches.to_string())]
+    }
+}
+
 /// Work-items per group where a group works on one row of `n`: short rows would leave most of 256 idle. Two sizes only,
 /// since each is a program of its own.
 pub(super) fn row_group(n: u64) -> u32 {
@@ -258,10 +266,8 @@ pub(super) fn gemm_tiled(case: &Case, info: &DeviceInfo, t: Tiles, cost: Cost) -
 const BLOCKS: Tiles = Tiles { tm: 64, tn: 128, tk: 128, rm: 8, rn: 2 };
 
 /// The local memory of `gemm_blocks`.
-pub const BLOCK_NEEDS: Needs = Needs {
-    local_elements: ((BLOCKS.tm + BLOCKS.tn) * BLOCKS.tk + BLOCKS.tm * BLOCKS.tn) as u32,
-    ..Needs::NONE
-};
+pub const BLOCK_NEEDS: Needs =
+    Needs { local_elements: ((BLOCKS.tm + BLOCKS.tn) * BLOCKS.tk + BLOCKS.tm * BLOCKS.tn) as u32, ..Needs::NONE };
 
 /// `gemm_blocks`, the same arguments: a work-item per tile, for devices that are processors.
 pub(super) fn gemm_blocks(case: &Case, info: &DeviceInfo, cost: Cost) -> Result<Plan> {

@@ -58,7 +58,7 @@ fn sum_types(dtype: DType) -> (DType, DType) {
 /// A step of reduce.c.
 fn step(dtype: DType, entry: &'static str, acc: DType, out: DType, share: Share) -> Step {
     let mut s = plan_c::step(dtype, entry, acc, out, share.group);
-    s.defines.push(("WIDE".into(), share.wide.to_string()));
+    s.defines.extend(share.defines());
     s.defines.push(("ROOT".into(), if acc.is_float() { "sqrt" } else { "" }.into()));
     s
 }
@@ -246,11 +246,11 @@ fn key_step(entry: &'static str, dtype: DType, order: Order, first: bool, last: 
         ("ONE_ZERO", u8::from(order.one_zero).to_string()),
         ("FIRST", u8::from(first).to_string()),
         ("LAST", u8::from(last).to_string()),
-        ("WIDE", share.wide.to_string()),
-        // Where places are found, a step of a group, or as much of a row as pays for looking at it twice.
+        // A step of a group, or as much of a row as pays for looking at it twice.
         ("CHUNK", share.group.max(share.wide).to_string()),
     ];
     s.defines.extend(words.into_iter().map(|(name, value)| (name.to_string(), value)));
+    s.defines.extend(share.defines());
     s
 }
 

@@ -2,7 +2,7 @@
 
 use crate::base::{Attr, AttrDecl, AttrType, Attrs, Case, Code, DType, Error, Exact, Fill, HostTensor, Result, host};
 use crate::kernel::cpu::{matmul, vector};
-use crate::kernel::{Body, Kernel, Needs, plan_native, plan_c, plan_products, plan_wgsl, plan_wgsl_products};
+use crate::kernel::{Body, Kernel, Needs, plan_c, plan_native, plan_products, plan_wgsl, plan_wgsl_products};
 
 use super::freivalds;
 use super::matmul::{BLOCKS_TEXT, C_TEXT, WGSL_TEXT, tiles};

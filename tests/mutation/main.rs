@@ -192,7 +192,9 @@ fn subjects(rigs: &[Rig; 2]) -> Vec<Subject> {
                 for gpu in [true, false] {
                     let info = rigs[usize::from(gpu)].devices[0].info();
                     let Ok(choice) = kernel::choose(op.kernels, &case, info, None) else { continue };
-                    let (Body::C(text) | Body::Opencl(text), Lang::OpenclC) = (choice.kernel.body, choice.lang) else { continue };
+                    let (Body::C(text) | Body::Opencl(text), Lang::OpenclC) = (choice.kernel.body, choice.lang) else {
+                        continue;
+                    };
                     if choice.plan.steps.is_empty() {
                         continue;
                     }
