@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-use gpuctl::base::{Case, DType, DeviceClass, Env, Lang};
+use gpuctl::base::{Case, DType, Env, Lang};
 use gpuctl::device::cpu::Pin;
 use gpuctl::device::probe::{self, CpuConfig, Select};
 use gpuctl::device::spoilt::Spoilt;
@@ -44,9 +44,7 @@ fn gpu() -> Arc<dyn Device> {
     let rig = probe::open(&Select::Named(vec!["opencl:0".into()]), &Env::read().unwrap(), config).unwrap();
     let device = &rig.devices[0];
     assert!(device.info().name.contains("Oclgrind"), "{}", device.info().name);
-    let mut gpu = Spoilt::new(Arc::clone(device), u64::MAX, |_, _| {});
-    gpu.info_mut().class = DeviceClass::Discrete;
-    Arc::new(gpu)
+    Arc::new(Spoilt::as_gpu(Arc::clone(device)))
 }
 
 /// Runs one case. Operands begin and end where their buffers do (up to 15 bytes), so that an overrun leaves the buffer.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::base::{Clock, DeviceInfo, Result};
+use crate::base::{Clock, DeviceClass, DeviceInfo, Result};
 
 use super::{
     Buffer, Device, Health, Launch, Ledger, Mark, MemoryKind, MemoryState, Program, Queue, Source, Span, Waited,
@@ -40,6 +40,15 @@ impl Spoilt {
         info.uid = "spoilt:0".into();
         info.notes.push("results are spoilt on purpose".into());
         Spoilt { inner, info, edit: Arc::new(edit), at, reads: Arc::default(), overrun: None }
+    }
+
+    /// The device as it is, but that it says to be a GPU: so that kernels as planned for GPUs run on a processor's driver.
+    pub fn as_gpu(inner: Arc<dyn Device>) -> Spoilt {
+        let id = inner.info().id.clone();
+        let mut gpu = Spoilt::new(inner, u64::MAX, |_, _| {});
+        (gpu.info.class, gpu.info.id) = (DeviceClass::Discrete, id);
+        gpu.info.notes = vec!["planned for as a GPU".into()];
+        gpu
     }
 
     /// Writes four zero bytes at this byte of the last operand's buffer after each launch.

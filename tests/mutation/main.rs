@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use gpuctl::base::sink::{Cancel, Collect};
-use gpuctl::base::{Case, DType, DeviceClass, Env, Lang};
+use gpuctl::base::{Case, DType, Env, Lang};
 use gpuctl::device::cpu::Pin;
 use gpuctl::device::probe::{self, CpuConfig, Rig, Select};
 use gpuctl::device::spoilt::Spoilt;
@@ -157,11 +157,12 @@ fn rig(test: &str, gpu: bool) -> Option<Rig> {
     let env = Env::read().unwrap();
     match probe::open(&Select::Named(vec!["opencl:0".into()]), &env, CpuConfig { threads: 1, pin: Pin::Free }) {
         Ok(mut rig) => {
-            let mut device = Spoilt::new(Arc::clone(&rig.devices[0]), u64::MAX, |_, _| {});
-            if gpu {
+            let device = Arc::clone(&rig.devices[0]);
+            let mut device = match gpu {
                 // A GPU's plans: several elements per work-item, tiles in local memory.
-                device.info_mut().class = DeviceClass::Discrete;
-            }
+                true => Spoilt::as_gpu(device),
+                false => Spoilt::new(device, u64::MAX, |_, _| {}),
+            };
             // Few groups in a row, so that flat numbers are spread over two axes and some groups find nothing to do.
             device.info_mut().max_groups[0] = 4;
             rig.devices[0] = Arc::new(device);
@@ -429,6 +430,8 @@ fn verify_catches_mutants() {
     }
     let equal = tally.get("equivalent").copied().unwrap_or(0);
     assert_eq!(results.len(), count);
-    assert!(equal * 100 <= count * 8, "{equal} of {count} are listed as equivalent");
+    // Of a few any share may be listed: the list itself is far shorter than 8 of 100 of all mutants.
+    assert!(known.len() * 100 <= total * 8, "{} of {total} are listed as equivalent", known.len());
+    assert!(count < 200 || equal * 100 <= count * 8, "{equal} of {count} are listed as equivalent");
     assert!(survivors.len() * 100 <= (count - equal) * 3, "{} of {} survived", survivors.len(), count - equal);
 }

@@ -181,8 +181,13 @@ fn plant(
                 record.detail = format!("no {kind} here takes {lang:?}");
                 return Ok(record);
             };
+            // The faults are in the texts as GPUs get them, and those show on a processor, too.
+            let device: Arc<dyn Device> = match lang {
+                Lang::OpenclC => Arc::new(Spoilt::as_gpu(Arc::clone(device))),
+                _ => Arc::clone(device),
+            };
             cfg.mutant = Some(mutant(&c, device.as_ref(), from, to)?);
-            (Arc::clone(device), Arc::clone(device))
+            (Arc::clone(&device), device)
         }
     };
     record.device = spoilt.info().id.clone();
