@@ -106,8 +106,9 @@ fn output_bytes(op: &OpDesc, case: &Case) -> u64 {
         .sum()
 }
 
-/// Makes references in order until `budget` seconds are gone. Cases whose oracle would take longer than what is left are
-/// passed over (predicted from smaller cases of the op) and counted; findings go to the meter.
+/// Makes references in order until `budget` seconds are gone; the first one whatever it takes. Cases whose oracle would take
+/// longer than what is left are passed over (predicted from smaller cases of the op) and counted, as are ops and dtypes that
+/// nothing is left for: a driver that has compiled nothing yet may take minutes for all kernels. Findings go to the meter.
 pub fn build(
     ctx: &Ctx<'_>,
     runner: &Runner,
@@ -118,6 +119,7 @@ pub fn build(
     let start = Instant::now();
     let mut pace: HashMap<(&str, DType), f64> = HashMap::new();
     let (mut late, mut full, mut total) = (0u64, 0u64, 0u64);
+    let mut unseen: Vec<String> = Vec::new();
     let mut goldens = Vec::new();
     for what in candidates.left_out {
         ctx.meter.not_tested(what);
@@ -130,7 +132,14 @@ pub fn build(
         let work = (op.work)(&case) as f64;
         let predicted = pace.get(&(op.name, case.dtype)).map_or(0.0, |p| p * work);
         let left = budget - start.elapsed().as_secs_f64();
-        // The first case of an op and dtype is small by construction and always made.
+        // The first case of an op and dtype is small by construction, but its kernel may have to be compiled.
+        if !pace.contains_key(&(op.name, case.dtype)) && left <= 0.0 && !pace.is_empty() {
+            let name = format!("{} {}", op.name, case.dtype);
+            if !unseen.contains(&name) {
+                unseen.push(name);
+            }
+            continue;
+        }
         if pace.contains_key(&(op.name, case.dtype)) && predicted > left {
             late += 1;
             continue;
@@ -162,6 +171,14 @@ pub fn build(
     }
     if late > 0 {
         ctx.meter.not_tested(format!("{late} larger cases: no time for their references; a longer run includes them"));
+    }
+    if !unseen.is_empty() {
+        let (count, few) = (unseen.len(), unseen[..unseen.len().min(5)].join(", "));
+        let more = if count > 5 { format!(" and {} more", count - 5) } else { String::new() };
+        ctx.meter.not_tested(format!(
+            "{count} ops with a dtype: no time to compile their kernels and to make references; a longer run, or one after \
+             it, includes them: {few}{more}"
+        ));
     }
     if full > 0 {
         ctx.meter.not_tested(format!("{full} larger cases: their references would exceed the memory set aside"));
@@ -268,4 +285,48 @@ fn first_difference(want: &HostTensor, got: &HostTensor) -> Option<String> {
     let flipped: u32 = bits.map(|(w, g)| (w ^ g).count_ones()).sum();
     let value = |t: &HostTensor| Exact::read(t, at as u64).to_f64();
     Some(format!("element {at} is {:e}, the verified result is {:e} ({flipped} bits differ)", value(got), value(want)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::Cancel;
+    use crate::device::cpu::{CpuDevice, Pin};
+    use crate::jobs::stress::scenario::Meter;
+    use crate::kernel::Isa;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    /// Names of the references that so many seconds are enough for, and what was said.
+    fn made(budget: f64) -> (Vec<String>, String) {
+        let device: Arc<dyn crate::device::Device> = Arc::new(CpuDevice::new(1, Isa::detect(), Pin::Free).unwrap());
+        let mut out = Vec::new();
+        let meter = Meter::new(&mut out, 1, Cancel::new(), Duration::from_secs(60), None);
+        let ctx = Ctx {
+            device: Arc::clone(&device),
+            seconds: 1.0,
+            threads: 1,
+            seed: 1,
+            start: Instant::now(),
+            idle: false,
+            meter: &meter,
+        };
+        let runner = Runner::new(Arc::clone(&device));
+        let wanted = |(op, _): &(&'static OpDesc, Case)| matches!(op.name, "add" | "relu" | "sum");
+        let mut few = candidates(&runner, 1 << 12);
+        few.cases.retain(wanted);
+        few.left_out.clear();
+        let goldens = build(&ctx, &runner, few, budget, 1 << 30).unwrap();
+        let names = goldens.iter().map(|g| format!("{} {}", g.op.name, g.case.dtype)).collect();
+        (names, String::from_utf8(out).unwrap())
+    }
+
+    #[test]
+    fn preparation_ends_with_its_time_and_says_what_it_left_out() {
+        let (names, said) = made(0.0);
+        assert_eq!(names.len(), 1, "the first one is made whatever it takes: {names:?}");
+        assert!(said.contains("no time to compile their kernels") && said.contains(" more"), "{said}");
+        let (names, said) = made(600.0);
+        assert!(names.len() > 30 && !said.contains("no time"), "{} {said}", names.len());
+    }
 }
