@@ -112,14 +112,14 @@ KERNEL_WG(place_rows, GROUP, 1, 1)
     u32 place = 0xFFFFFFFFu;
     for (u64 chunk = begin; chunk < begin + length; chunk += CHUNK) {
         u64 end = MIN(chunk + CHUNK, begin + length);
-        /* A processor finds a chunk's largest key with vectors, and the place only where the key is larger than all before.
-           With a chunk of one element per work-item both are one step. */
+        /* A processor finds a chunk's largest key with vectors, and the place only where the key is larger than all before:
+           places ascend with i. With a chunk of one element per work-item both are one step. */
         K top = 0;
         for (u64 i = chunk + lid; i < end; i += GROUP) {
             K k = enter(x[base + i]);
             top = MAX(k, top);
         }
-        if (top > best || place == 0xFFFFFFFFu || !FIRST) {
+        if (top > best || place == 0xFFFFFFFFu) {
             for (u64 i = chunk + lid; i < end; i += GROUP) {
                 K k = enter(x[base + i]);
                 u32 at = place_of(from, base + i, i, behind);

@@ -1,5 +1,6 @@
 //! Every C kernel under Oclgrind, which simulates OpenCL devices: no data race, no access out of bounds, no use of memory
-//! that nobody wrote. The kernels' plans are those of a GPU, so this is also what carries over to CUDA without a card.
+//! that nobody wrote. The kernels' plans are those of a GPU, so this is also what carries over to CUDA without a card, and in one
+//! dtype those of a processor.
 //!
 //! Oclgrind ends with 0 whatever it finds, so its log is read; a planted fault of each kind must be in it.
 //! Debian's package `oclgrind` has the library; without it the tests say that they skip, with `oclgrind` in
@@ -38,14 +39,17 @@ const PLANTED: [(&str, &str, &str, &str); 3] = [
     ("Uninitialized", "sum/f32/outer3,n100,inner1/-/uniform", "= (ACC)0;", ";"),
 ];
 
-/// A device as the plans of a GPU need it.
-fn gpu() -> Arc<dyn Device> {
+/// The device as the plans of a GPU need it, and as the processor that it says to be.
+fn devices() -> [Arc<dyn Device>; 2] {
     let config = CpuConfig { threads: 1, pin: Pin::Free };
     let rig = probe::open(&Select::Named(vec!["opencl:0".into()]), &Env::read().unwrap(), config).unwrap();
     let device = &rig.devices[0];
     assert!(device.info().name.contains("Oclgrind"), "{}", device.info().name);
-    Arc::new(Spoilt::as_gpu(Arc::clone(device)))
+    [Arc::new(Spoilt::as_gpu(Arc::clone(device))), Arc::clone(device)]
 }
+
+/// The plans of both, in words.
+const PLANS: [&str; 2] = ["gpu", "processor"];
 
 /// Runs one case. Operands begin and end where their buffers do (up to 15 bytes), so that an overrun leaves the buffer.
 fn run(runner: &Runner, op: &'static OpDesc, c: &Case, choice: Choice) {
@@ -59,8 +63,9 @@ fn run(runner: &Runner, op: &'static OpDesc, c: &Case, choice: Choice) {
 #[test]
 #[ignore = "started by other tests"]
 fn worker() {
-    let device = gpu();
-    let runner = Runner::new(Arc::clone(&device));
+    let devices = devices();
+    let runners = devices.clone().map(Runner::new);
+    let (device, runner) = (&devices[0], &runners[0]);
     let planted = std::env::var("GPUCTL_TEST_PLANTED").ok().and_then(|n| n.parse::<usize>().ok());
     if let Some((_, name, from, to)) = planted.map(|i| PLANTED[i]) {
         let c = case::parse(name).unwrap();
@@ -70,16 +75,17 @@ fn worker() {
         assert!(text.contains(from), "the text no longer has '{from}'");
         let body = Body::C(Box::leak(text.replacen(from, to, 1).into_boxed_str()));
         let kernel = Box::leak(Box::new(Kernel { body, ..*choice.kernel }));
-        run(&runner, op, &c, Choice { kernel, ..choice });
+        run(runner, op, &c, Choice { kernel, ..choice });
         println!("\nran 1");
         return;
     }
     if let Ok(alone) = std::env::var("GPUCTL_TEST_CASE") {
-        let (name, variant) = alone.split_once(' ').unwrap();
+        let [name, variant, plan] = alone.split(' ').collect::<Vec<_>>()[..] else { panic!("{alone}") };
+        let at = usize::from(plan == PLANS[1]);
         let c = case::parse(name).unwrap();
         let op = op::find(c.op).unwrap();
-        let choice = kernel::choose(op.kernels, &c, device.info(), Some(variant)).unwrap();
-        run(&runner, op, &c, choice);
+        let choice = kernel::choose(op.kernels, &c, devices[at].info(), Some(variant)).unwrap();
+        run(&runners[at], op, &c, choice);
         println!("\nran 1");
         return;
     }
@@ -88,7 +94,13 @@ fn worker() {
     let mut entries = std::collections::BTreeSet::new();
     for op in op::all().skip(half).step_by(HALVES) {
         for dtype in op.dtypes {
-            for kernel in op.kernels.iter().filter(|k| matches!(k.body, Body::C(_))) {
+            let ours = op.kernels.iter().filter(|k| matches!(k.body, Body::C(_) | Body::Opencl(_)));
+            for (kernel, at) in ours.flat_map(|k| [(k, 0), (k, 1)]) {
+                // A processor's plans in one dtype; those without groups of one work-item are a GPU's.
+                let own = |c: &Choice| at == 0 || c.plan.steps.iter().any(|s| s.group == [1; 3]);
+                if at == 1 && *dtype != op.dtypes[0] {
+                    continue;
+                }
                 // All small cases of f32; texts of other dtypes differ by types, so the largest few of each do.
                 let mut choices: Vec<(Case, Choice)> = Vec::new();
                 for spec in op.specs(Tier::Smoke, *dtype) {
@@ -96,24 +108,24 @@ fn worker() {
                     if (op.cost)(&c).flops.max((op.cost)(&c).read / 4) > 8_000 {
                         continue;
                     }
-                    let Ok(choice) = kernel::choose(op.kernels, &c, device.info(), Some(kernel.variant)) else {
+                    let Ok(choice) = kernel::choose(op.kernels, &c, devices[at].info(), Some(kernel.variant)) else {
                         continue;
                     };
-                    if choice.lang == Lang::OpenclC && !choice.plan.steps.is_empty() {
+                    if choice.lang == Lang::OpenclC && !choice.plan.steps.is_empty() && own(&choice) {
                         choices.push((c, choice));
                     }
                 }
                 choices.sort_by_key(|(c, _)| std::cmp::Reverse((op.work)(c)));
-                let few = if *dtype == DType::F32 { usize::MAX } else { 3 };
+                let few = if *dtype == DType::F32 && at == 0 { usize::MAX } else { 3 };
                 for (c, choice) in choices.into_iter().take(few) {
                     entries.extend(choice.plan.steps.iter().map(|s| format!("{} {}", op.name, s.entry)));
-                    run(&runner, op, &c, choice);
+                    run(&runners[at], op, &c, choice);
                     ran += 1;
                     let log = std::env::var("OCLGRIND_LOG").unwrap();
                     let findings = std::fs::metadata(log).map_or(0, |m| m.len());
                     if findings > seen {
                         seen = findings;
-                        println!("\nfinding in {c} {}", kernel.variant);
+                        println!("\nfinding in {c} {} {}", kernel.variant, PLANS[at]);
                     }
                 }
             }
