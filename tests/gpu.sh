@@ -21,6 +21,7 @@ set -u
 PHASES="devices verify-smoke bench calibrate stress bench-all calibrate-long verify-full stress-long race"
 PHASE_LIMIT_S=480
 MAX_BYTES=2000000
+MAX_DOCUMENT=16000000
 
 say() { printf 'gpu.sh: %s\n' "$*"; }
 usage() { sed -n '4p' "$0" | sed 's/^# *//' >&2; exit 2; }
@@ -184,9 +185,11 @@ phase() {
         # In the order in which they were made.
         i=1
         while [ "$i" -le "$documents" ]; do
-            if [ -f "$tmp/document.$i" ] && [ "$(wc -c < "$tmp/document.$i")" -le "$MAX_BYTES" ]; then
+            if [ -f "$tmp/document.$i" ] && [ "$(wc -c < "$tmp/document.$i")" -le "$MAX_DOCUMENT" ]; then
                 cat "$tmp/document.$i"
                 echo
+            elif [ -f "$tmp/document.$i" ]; then
+                say "$name: a document of $(wc -c < "$tmp/document.$i") bytes is not kept" >&2
             fi
             i=$((i + 1))
         done
