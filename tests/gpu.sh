@@ -21,7 +21,7 @@ set -u
 PHASES="devices verify-smoke bench calibrate stress bench-all calibrate-long verify-full stress-long race"
 PHASE_LIMIT_S=480
 MAX_BYTES=2000000
-MAX_DOCUMENT=16000000
+MAX_DOCUMENT=128000000
 
 say() { printf 'gpu.sh: %s\n' "$*"; }
 usage() { sed -n '4p' "$0" | sed 's/^# *//' >&2; exit 2; }
