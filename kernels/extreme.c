@@ -73,18 +73,9 @@ KERNEL_WG(extreme_columns, GROUP, 1, 1)
             best[l] = 0;
         }
         for (u64 i = begin; i < end; i++) {
-            for (u32 l = 0; l < WIDE; l++) {
-                if (l < width) {
-                    K k = enter(x[(row * n + i) * inner + column + l]);
-                    best[l] = MAX(k, best[l]);
-                }
-            }
+            EACH(l, width, WIDE, K k = enter(x[(row * n + i) * inner + column + l]); best[l] = MAX(k, best[l]);)
         }
-        for (u32 l = 0; l < WIDE; l++) {
-            if (l < width) {
-                y[rest * inner + column + l] = leave(best[l]);
-            }
-        }
+        EACH(l, width, WIDE, y[rest * inner + column + l] = leave(best[l]);)
     }
 }
 
@@ -108,30 +99,45 @@ KERNEL_WG(place_rows, GROUP, 1, 1)
     u64 begin = (flat - row * parts) * segment;
     u64 length = MIN(n - begin, segment);
     u64 base = row * n;
-    K best = 0;
-    u32 place = 0xFFFFFFFFu;
-    for (u64 chunk = begin; chunk < begin + length; chunk += CHUNK) {
-        u64 end = MIN(chunk + CHUNK, begin + length);
-        /* A processor finds a chunk's largest key with vectors, and the place only where the key is larger than all before:
-           places ascend with i. With a chunk of one element per work-item both are one step. */
-        K top = 0;
-        for (u64 i = chunk + lid; i < end; i += GROUP) {
-            K k = enter(x[base + i]);
-            top = MAX(k, top);
-        }
-        if (top > best || place == 0xFFFFFFFFu) {
-            for (u64 i = chunk + lid; i < end; i += GROUP) {
+    K best[STRETCHES];
+    u32 place[STRETCHES];
+    for (u32 s = 0; s < STRETCHES; s++) {
+        best[s] = 0;
+        place[s] = 0xFFFFFFFFu;
+    }
+    u64 stretch = (length + STRETCHES - 1) / STRETCHES;
+    for (u64 chunk = 0; chunk < stretch; chunk += CHUNK) {
+        for (u32 s = 0; s < STRETCHES; s++) {
+            u64 start = begin + s * stretch;
+            u64 end = MIN(start + MIN(chunk + CHUNK, stretch), begin + length);
+            /* A processor finds a chunk's largest key with vectors, and the place only where the key is larger than all
+               before: places ascend with i. With a chunk of one element per work-item both are one step. */
+            K top = 0;
+            for (u64 i = start + chunk + lid; i < end; i += GROUP) {
                 K k = enter(x[base + i]);
-                u32 at = place_of(from, base + i, i, behind);
-                if (k > best || (k == best && at < place)) {
-                    best = k;
-                    place = at;
+                top = MAX(k, top);
+            }
+            if (top > best[s] || place[s] == 0xFFFFFFFFu) {
+                for (u64 i = start + chunk + lid; i < end; i += GROUP) {
+                    K k = enter(x[base + i]);
+                    u32 at = place_of(from, base + i, i, behind);
+                    if (k > best[s] || (k == best[s] && at < place[s])) {
+                        best[s] = k;
+                        place[s] = at;
+                    }
                 }
             }
         }
     }
-    tree[lid] = best;
-    found[lid] = place;
+    for (u32 s = 1; s < STRETCHES; s++) {
+        /* Later stretches have later places. */
+        if (best[s] > best[0]) {
+            best[0] = best[s];
+            place[0] = place[s];
+        }
+    }
+    tree[lid] = best[0];
+    found[lid] = place[0];
     BARRIER();
     for (u32 w = GROUP / 2; w > 0; w /= 2) {
         if (lid < w) {
@@ -170,22 +176,13 @@ KERNEL_WG(place_columns, GROUP, 1, 1)
             place[l] = 0xFFFFFFFFu;
         }
         for (u64 i = begin; i < end; i++) {
-            for (u32 l = 0; l < WIDE; l++) {
-                if (l < width) {
-                    u64 index = (row * n + i) * inner + column + l;
-                    K k = enter(x[index]);
-                    u32 at = place_of(from, index, i, behind);
-                    bool better = k > best[l] || (k == best[l] && at < place[l]);
-                    best[l] = better ? k : best[l];
-                    place[l] = better ? at : place[l];
-                }
-            }
+            u64 index = (row * n + i) * inner + column;
+            EACH(l, width, WIDE, K k = enter(x[index + l]);
+                 u32 at = place_of(from, index + l, i, behind);
+                 bool better = k > best[l] || (k == best[l] && at < place[l]);
+                 best[l] = better ? k : best[l];
+                 place[l] = better ? at : place[l];)
         }
-        for (u32 l = 0; l < WIDE; l++) {
-            if (l < width) {
-                keys[rest * inner + column + l] = leave(best[l]);
-                places[rest * inner + column + l] = place[l];
-            }
-        }
+        EACH(l, width, WIDE, keys[rest * inner + column + l] = leave(best[l]); places[rest * inner + column + l] = place[l];)
     }
 }

@@ -30,3 +30,73 @@ KERNEL_WG(gemv, GROUP, 1, 1)
         STORE(y, row, v);
     }
 }
+
+/* The same for a processor, A being m by n: a work-item computes ROWS results, each with WIDE sums of neighbours. */
+KERNEL_WG(gemv_rows, 1, 1, 1)
+(GLOBAL const T *RESTRICT a, GLOBAL const T *RESTRICT x, GLOBAL T *RESTRICT y, u64 m, u64 n, ACC alpha, ACC beta) {
+    u64 first = FLAT_GRP() * ROWS;
+    if (first >= m) return;
+    ACC s[ROWS][WIDE];
+    for (u32 r = 0; r < ROWS; r++) {
+        for (u32 l = 0; l < WIDE; l++) {
+            s[r][l] = (ACC)0;
+        }
+    }
+    for (u64 j = 0; j < n; j += WIDE) {
+        u32 width = (u32)MIN(n - j, WIDE);
+        for (u32 r = 0; r < ROWS; r++) {
+            /* Rows behind the last are the last once more, and not stored. */
+            u64 at = MIN(first + r, m - 1) * n + j;
+            EACH(l, width, WIDE, s[r][l] += LOAD(a, at + l) * LOAD(x, j + l);)
+        }
+    }
+    for (u32 r = 0; r < MIN(m - first, ROWS); r++) {
+        for (u32 w = WIDE / 2; w > 0; w /= 2) {
+            for (u32 l = 0; l < w; l++) {
+                s[r][l] += s[r][l + w];
+            }
+        }
+        ACC v = alpha * s[r][0];
+        if (beta != (ACC)0) {
+            v += beta * LOAD(y, first + r);
+        }
+        STORE(y, first + r, v);
+    }
+}
+
+/* The same for a processor, A being n by m and transposed: a work-item computes WIDE results from four rows at a time. */
+KERNEL_WG(gemv_columns, 1, 1, 1)
+(GLOBAL const T *RESTRICT a, GLOBAL const T *RESTRICT x, GLOBAL T *RESTRICT y, u64 m, u64 n, ACC alpha, ACC beta) {
+    u64 first = FLAT_GRP() * WIDE;
+    if (first >= m) return;
+    u32 width = (u32)MIN(m - first, WIDE);
+    ACC s[WIDE];
+    for (u32 l = 0; l < WIDE; l++) {
+        s[l] = (ACC)0;
+    }
+    u64 fours = width == WIDE ? n / 4 * 4 : 0;
+    for (u64 j = 0; j < fours; j += 4) {
+        u64 at = j * m + first;
+        ACC x0 = LOAD(x, j);
+        ACC x1 = LOAD(x, j + 1);
+        ACC x2 = LOAD(x, j + 2);
+        ACC x3 = LOAD(x, j + 3);
+        for (u32 l = 0; l < WIDE; l++) {
+            ACC p = LOAD(a, at + l) * x0 + LOAD(a, at + m + l) * x1;
+            ACC q = LOAD(a, at + 2 * m + l) * x2 + LOAD(a, at + 3 * m + l) * x3;
+            s[l] += p + q;
+        }
+    }
+    for (u64 j = fours; j < n; j++) {
+        for (u32 l = 0; l < width; l++) {
+            s[l] += LOAD(a, j * m + first + l) * LOAD(x, j);
+        }
+    }
+    for (u32 l = 0; l < width; l++) {
+        ACC v = alpha * s[l];
+        if (beta != (ACC)0) {
+            v += beta * LOAD(y, first + l);
+        }
+        STORE(y, first + l, v);
+    }
+}

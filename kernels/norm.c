@@ -15,12 +15,8 @@ KERNEL_WG(softmax, GROUP, 1, 1)(GLOBAL const T *RESTRICT x, GLOBAL T *RESTRICT y
         wide[l] = LOAD(x, base);
     }
     for (u64 j = lid * WIDE; j < n; j += GROUP * WIDE) {
-        for (u32 l = 0; l < WIDE; l++) {
-            if (j + l < n) {
-                ACC v = LOAD(x, base + (j + l) * STRIDE);
-                wide[l] = v > wide[l] || IS_NAN(v) ? v : wide[l];
-            }
-        }
+        u32 width = (u32)MIN(n - j, WIDE);
+        EACH(l, width, WIDE, ACC v = LOAD(x, base + (j + l) * STRIDE); wide[l] = v > wide[l] || IS_NAN(v) ? v : wide[l];)
     }
     for (u32 l = 1; l < WIDE; l++) {
         wide[0] = wide[l] > wide[0] || IS_NAN(wide[l]) ? wide[l] : wide[0];
@@ -41,11 +37,8 @@ KERNEL_WG(softmax, GROUP, 1, 1)(GLOBAL const T *RESTRICT x, GLOBAL T *RESTRICT y
         wide[l] = (ACC)0;
     }
     for (u64 j = lid * WIDE; j < n; j += GROUP * WIDE) {
-        for (u32 l = 0; l < WIDE; l++) {
-            if (j + l < n) {
-                wide[l] += exp(LOAD(x, base + (j + l) * STRIDE) - top);
-            }
-        }
+        u32 width = (u32)MIN(n - j, WIDE);
+        EACH(l, width, WIDE, wide[l] += exp(LOAD(x, base + (j + l) * STRIDE) - top);)
     }
     for (u32 w = WIDE / 2; w > 0; w /= 2) {
         for (u32 l = 0; l < w; l++) {
@@ -83,26 +76,13 @@ KERNEL_WG(softmax_columns, GROUP, 1, 1)
             s[l] = (ACC)0;
         }
         for (u64 j = 1; j < n; j++) {
-            for (u32 l = 0; l < WIDE; l++) {
-                if (l < width) {
-                    ACC v = LOAD(x, base + j * inner + l);
-                    top[l] = v > top[l] || IS_NAN(v) ? v : top[l];
-                }
-            }
+            EACH(l, width, WIDE, ACC v = LOAD(x, base + j * inner + l); top[l] = v > top[l] || IS_NAN(v) ? v : top[l];)
         }
         for (u64 j = 0; j < n; j++) {
-            for (u32 l = 0; l < WIDE; l++) {
-                if (l < width) {
-                    s[l] += exp(LOAD(x, base + j * inner + l) - top[l]);
-                }
-            }
+            EACH(l, width, WIDE, s[l] += exp(LOAD(x, base + j * inner + l) - top[l]);)
         }
         for (u64 j = 0; j < n; j++) {
-            for (u32 l = 0; l < WIDE; l++) {
-                if (l < width) {
-                    STORE(y, base + j * inner + l, exp(LOAD(x, base + j * inner + l) - top[l]) / s[l]);
-                }
-            }
+            EACH(l, width, WIDE, STORE(y, base + j * inner + l, exp(LOAD(x, base + j * inner + l) - top[l]) / s[l]);)
         }
     }
 }
@@ -157,6 +137,46 @@ KERNEL_WG(stats_part, GROUP, 1, 1)
         stats[flat] = mean;
         stats[channels * parts + flat] = tree[0];
     }
+}
+
+/* The same for a processor: what lies beside each other in memory is summed in WIDE lanes. */
+KERNEL_WG(stats_runs, 1, 1, 1)
+(GLOBAL const T *RESTRICT x, GLOBAL ACC *RESTRICT stats, u64 channels, u64 inner, u64 n, u64 segment, u64 parts) {
+    u64 flat = FLAT_GRP();
+    if (flat >= channels * parts) return;
+    u64 channel = flat / parts;
+    u64 begin = (flat - channel * parts) * segment;
+    u64 length = MIN(n - begin, segment);
+    ACC shift = shift_of(LOAD(x, channel * inner));
+    ACC mean = (ACC)0;
+    ACC s[WIDE];
+    /* First the mean, then the squares. */
+    for (u32 round = 0; round < 2; round++) {
+        for (u32 l = 0; l < WIDE; l++) {
+            s[l] = (ACC)0;
+        }
+        u64 i = begin;
+        while (i < begin + length) {
+            u64 image = i / inner;
+            u64 run = MIN((image + 1) * inner, begin + length) - i;
+            u64 at = i + (image * (channels - 1) + channel) * inner;
+            for (u64 j = 0; j < run; j += WIDE) {
+                u32 width = (u32)MIN(run - j, WIDE);
+                EACH(l, width, WIDE, ACC d = LOAD(x, at + j + l) - shift - mean; s[l] += round == 0 ? d : d * d;)
+            }
+            i += run;
+        }
+        for (u32 w = WIDE / 2; w > 0; w /= 2) {
+            for (u32 l = 0; l < w; l++) {
+                s[l] += s[l + w];
+            }
+        }
+        if (round == 0) {
+            mean = s[0] / (ACC)length;
+        }
+    }
+    stats[flat] = mean;
+    stats[channels * parts + flat] = s[0];
 }
 
 /* One work-item per channel joins its parts (Chan, Golub, LeVeque 1979): mean distance, 1 / sqrt(variance + epsilon), mean
@@ -240,6 +260,28 @@ KERNEL_WG(apply_batch, GROUP, 1, 1)
     }
 }
 
+/* The same for a processor: a work-item takes ITEMS elements one behind the other, and those of one channel at once. */
+KERNEL_WG(apply_batch_runs, 1, 1, 1)
+(GLOBAL const T *RESTRICT x, GLOBAL const ACC *RESTRICT moments, GLOBAL const T *RESTRICT gamma,
+ GLOBAL const T *RESTRICT beta, GLOBAL T *RESTRICT y, u64 total, u64 channels, u64 inner) {
+    u64 i = FLAT_GRP() * ITEMS;
+    u64 end = MIN(i + ITEMS, total);
+    while (i < end) {
+        u64 block = i / inner;
+        u64 channel = block % channels;
+        u64 stop = MIN((block + 1) * inner, end);
+        ACC shift = shift_of(LOAD(x, channel * inner));
+        ACC mean = moments[channel];
+        ACC rstd = moments[channels + channel];
+        ACC scale = LOAD(gamma, channel);
+        ACC bias = LOAD(beta, channel);
+        for (; i < stop; i++) {
+            ACC d = LOAD(x, i) - shift - mean;
+            STORE(y, i, d * rstd * scale + bias);
+        }
+    }
+}
+
 /* The same with given statistics. */
 KERNEL_WG(batchnorm_infer, GROUP, 1, 1)
 (GLOBAL const T *RESTRICT x, GLOBAL const T *RESTRICT gamma, GLOBAL const T *RESTRICT beta, GLOBAL const T *RESTRICT mean,
@@ -250,6 +292,27 @@ KERNEL_WG(batchnorm_infer, GROUP, 1, 1)
         ACC rstd = (ACC)1 / sqrt(LOAD(variance, channel) + epsilon);
         ACC d = LOAD(x, i) - LOAD(mean, channel);
         STORE(y, i, d * rstd * LOAD(gamma, channel) + LOAD(beta, channel));
+    }
+}
+
+/* The same for a processor, as apply_batch_runs. */
+KERNEL_WG(batchnorm_infer_runs, 1, 1, 1)
+(GLOBAL const T *RESTRICT x, GLOBAL const T *RESTRICT gamma, GLOBAL const T *RESTRICT beta, GLOBAL const T *RESTRICT mean,
+ GLOBAL const T *RESTRICT variance, GLOBAL T *RESTRICT y, u64 total, u64 channels, u64 inner, ACC epsilon) {
+    u64 i = FLAT_GRP() * ITEMS;
+    u64 end = MIN(i + ITEMS, total);
+    while (i < end) {
+        u64 block = i / inner;
+        u64 channel = block % channels;
+        u64 stop = MIN((block + 1) * inner, end);
+        ACC rstd = (ACC)1 / sqrt(LOAD(variance, channel) + epsilon);
+        ACC centre = LOAD(mean, channel);
+        ACC scale = LOAD(gamma, channel);
+        ACC bias = LOAD(beta, channel);
+        for (; i < stop; i++) {
+            ACC d = LOAD(x, i) - centre;
+            STORE(y, i, d * rstd * scale + bias);
+        }
     }
 }
 
@@ -269,11 +332,8 @@ KERNEL_WG(layernorm, GROUP, 1, 1)
         s[l] = (ACC)0;
     }
     for (u64 j = lid * WIDE; j < n; j += GROUP * WIDE) {
-        for (u32 l = 0; l < WIDE; l++) {
-            if (j + l < n) {
-                s[l] += LOAD(x, base + j + l) - shift;
-            }
-        }
+        u32 width = (u32)MIN(n - j, WIDE);
+        EACH(l, width, WIDE, s[l] += LOAD(x, base + j + l) - shift;)
     }
     for (u32 w = WIDE / 2; w > 0; w /= 2) {
         for (u32 l = 0; l < w; l++) {
@@ -295,12 +355,8 @@ KERNEL_WG(layernorm, GROUP, 1, 1)
         s[l] = (ACC)0;
     }
     for (u64 j = lid * WIDE; j < n; j += GROUP * WIDE) {
-        for (u32 l = 0; l < WIDE; l++) {
-            if (j + l < n) {
-                ACC d = LOAD(x, base + j + l) - shift - m;
-                s[l] += d * d;
-            }
-        }
+        u32 width = (u32)MIN(n - j, WIDE);
+        EACH(l, width, WIDE, ACC d = LOAD(x, base + j + l) - shift - m; s[l] += d * d;)
     }
     for (u32 w = WIDE / 2; w > 0; w /= 2) {
         for (u32 l = 0; l < w; l++) {

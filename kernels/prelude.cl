@@ -44,6 +44,18 @@ typedef float f32;
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
 
+/* The statement for every l < count, where count <= width. Compilers make vectors of the loop whose length they know. */
+#define EACH(l, count, width, statement) \
+    if ((count) == (width)) { \
+        for (u32 l = 0; l < (width); l++) { \
+            statement \
+        } \
+    } else { \
+        for (u32 l = 0; l + 1 < (width) && l < (count); l++) { \
+            statement \
+        } \
+    }
+
 /* Bit test by comparison: no kernel is built with fast math. */
 #define IS_NAN(x) ((x) != (x))
 

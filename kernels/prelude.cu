@@ -39,6 +39,18 @@ __device__ __forceinline__ u32 prelude_axis(dim3 v, int d) { return d == 0 ? v.x
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
 
+/* The statement for every l < count, where count <= width. Compilers make vectors of the loop whose length they know. */
+#define EACH(l, count, width, statement) \
+    if ((count) == (width)) { \
+        for (u32 l = 0; l < (width); l++) { \
+            statement \
+        } \
+    } else { \
+        for (u32 l = 0; l + 1 < (width) && l < (count); l++) { \
+            statement \
+        } \
+    }
+
 #define IS_NAN(x) ((x) != (x))
 
 // f16 and bf16 are stored as u16; arithmetic is f32. Stores round to nearest even and keep NaN.

@@ -22,11 +22,8 @@ KERNEL_WG(sum_rows, GROUP, 1, 1)
     u64 stretch = (length + STRETCHES - 1) / STRETCHES;
     for (u64 i = lid * WIDE; i < stretch; i += GROUP * WIDE) {
         for (u64 from = i; from < length; from += stretch) {
-            for (u32 l = 0; l < WIDE; l++) {
-                if (i + l < stretch && from + l < length) {
-                    s[l] += LOAD(x, base + from + l);
-                }
-            }
+            u32 width = (u32)MIN(MIN(stretch - i, length - from), WIDE);
+            EACH(l, width, WIDE, s[l] += LOAD(x, base + from + l);)
         }
     }
     for (u32 w = WIDE / 2; w > 0; w /= 2) {
@@ -65,17 +62,9 @@ KERNEL_WG(sum_columns, GROUP, 1, 1)
             s[l] = (ACC)0;
         }
         for (u64 i = begin; i < end; i++) {
-            for (u32 l = 0; l < WIDE; l++) {
-                if (l < width) {
-                    s[l] += LOAD(x, (row * n + i) * inner + column + l);
-                }
-            }
+            EACH(l, width, WIDE, s[l] += LOAD(x, (row * n + i) * inner + column + l);)
         }
-        for (u32 l = 0; l < WIDE; l++) {
-            if (l < width) {
-                STORE_OUT(y, rest * inner + column + l, s[l]);
-            }
-        }
+        EACH(l, width, WIDE, STORE_OUT(y, rest * inner + column + l, s[l]);)
     }
 }
 
@@ -95,16 +84,16 @@ KERNEL_WG(dot_part, GROUP, 1, 1)
     u64 part = FLAT_GRP();
     if (part >= parts) return;
     u64 begin = part * segment;
-    u64 end = begin + MIN(n - begin, segment);
+    u64 length = MIN(n - begin, segment);
     ACC s[WIDE];
     for (u32 l = 0; l < WIDE; l++) {
         s[l] = (ACC)0;
     }
-    for (u64 i = begin + lid * WIDE; i < end; i += GROUP * WIDE) {
-        for (u32 l = 0; l < WIDE; l++) {
-            if (i + l < end) {
-                s[l] += LOAD(a, i + l) * LOAD(b, i + l);
-            }
+    u64 stretch = (length + STRETCHES - 1) / STRETCHES;
+    for (u64 i = lid * WIDE; i < stretch; i += GROUP * WIDE) {
+        for (u64 from = i; from < length; from += stretch) {
+            u32 width = (u32)MIN(MIN(stretch - i, length - from), WIDE);
+            EACH(l, width, WIDE, s[l] += LOAD(a, begin + from + l) * LOAD(b, begin + from + l);)
         }
     }
     for (u32 w = WIDE / 2; w > 0; w /= 2) {
@@ -136,32 +125,31 @@ KERNEL_WG(squares_part, GROUP, 1, 1)
     u64 part = FLAT_GRP();
     if (part >= parts) return;
     u64 begin = part * segment;
-    u64 end = begin + MIN(n - begin, segment);
+    u64 length = MIN(n - begin, segment);
     ACC s[3][WIDE];
     for (u32 l = 0; l < WIDE; l++) {
         s[0][l] = (ACC)0;
         s[1][l] = (ACC)0;
         s[2][l] = (ACC)0;
     }
-    for (u64 i = begin + lid * WIDE; i < end; i += GROUP * WIDE) {
-        /* Most numbers are in the middle: where all are, or 0, a processor's compiler makes vectors. */
-        u32 others = 0;
-        for (u32 l = 0; l < WIDE; l++) {
-            if (i + l < end) {
-                ACC m = fabs(LOAD(x, i + l));
-                others |= m >= high || (m < low && m > (ACC)0);
+    u64 stretch = (length + STRETCHES - 1) / STRETCHES;
+    for (u64 i = lid * WIDE; i < stretch; i += GROUP * WIDE) {
+        for (u64 from = i; from < length; from += stretch) {
+            u64 at = begin + from;
+            u32 width = (u32)MIN(MIN(stretch - i, length - from), WIDE);
+            /* Most numbers are in the middle: where all are, or 0, a processor's compiler makes vectors. */
+            u32 others = width != WIDE;
+            for (u32 l = 0; l < WIDE && width == WIDE; l++) {
+                ACC m = fabs(LOAD(x, at + l));
+                others |= (u32)(m >= high) | ((u32)(m < low) & (u32)(m > (ACC)0));
             }
-        }
-        if (others == 0) {
-            for (u32 l = 0; l < WIDE; l++) {
-                if (i + l < end) {
-                    s[1][l] += LOAD(x, i + l) * LOAD(x, i + l);
+            if (others == 0) {
+                for (u32 l = 0; l < WIDE; l++) {
+                    s[1][l] += LOAD(x, at + l) * LOAD(x, at + l);
                 }
-            }
-        } else {
-            for (u32 l = 0; l < WIDE; l++) {
-                if (i + l < end) {
-                    ACC v = LOAD(x, i + l);
+            } else {
+                for (u32 l = 0; l < width; l++) {
+                    ACC v = LOAD(x, at + l);
                     ACC m = fabs(v);
                     if (m >= high) {
                         s[0][l] += v * shrink * (v * shrink);

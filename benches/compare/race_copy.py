@@ -22,8 +22,8 @@ import records
 OPS = ("copy,fill,neg,relu,relu_bwd,add,mul,add_scalar,accumulate,axpy,scal,triad,sum,mean,max,argmax,dot,nrm2,bias_add,"
        "bias_add_bwd,gemv,transpose,transpose_inplace").split(",")
 
-# Their sizes are sides.
-SQUARE = ("gemv", "transpose", "transpose_inplace")
+# Its sizes are sides.
+SQUARE = ("gemv",)
 
 COPY = b"""
 __kernel void copy16(__global const uint16 *restrict x, __global uint16 *restrict y) {

@@ -4,6 +4,7 @@
 pub mod bench;
 pub mod calibrate;
 pub mod devices;
+mod gross;
 pub mod profile;
 pub mod reference;
 pub mod run;

@@ -2,7 +2,8 @@
 
 use crate::base::{Case, Cost, DeviceInfo, Result};
 
-use super::{Arg, Kernel, Param, Plan, Step, plan_c, plan_native, spread_groups};
+use super::plan_reduce::{outer_axes, passes};
+use super::{Arg, Kernel, Param, Plan, Step, plan_c, plan_c_reduce, plan_native, spread_groups};
 
 /// Terms that one group sums before another launch adds the groups' results, and the same of one work-item.
 pub(super) const SEGMENT: u64 = 16_384;
@@ -43,13 +44,14 @@ pub fn sum_native(_: &Kernel, case: &Case, _: &DeviceInfo) -> Result<Plan> {
     Ok(plan_native::step(case, "bias_sum", &[0], &[1], plan_native::sizes(case), sum_cost(case)))
 }
 
-/// `bias_add(x, b, y, n, c, inner)`.
+/// `bias_add(x, b, y, n, c, inner)`; of a processor `bias_runs`, the same arguments.
 pub fn add_c(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
     let n = elements(case);
     if n == 0 {
         return Ok(Plan::default());
     }
-    let mut step = plan_c::step(case.dtype, "bias_add", case.dtype.compute(), case.dtype, plan_c::GROUP);
+    let entry = if info.is_software() { "bias_runs" } else { "bias_add" };
+    let mut step = plan_c::step(case.dtype, entry, case.dtype.compute(), case.dtype, plan_c::GROUP);
     let index = if n <= u64::from(u32::MAX) { "u32" } else { "u64" };
     step.defines.push(("INDEX".into(), index.into()));
     Ok(plan_c::one(Step {
@@ -59,6 +61,19 @@ pub fn add_c(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
         cost: add_cost(case),
         ..plan_c::spread_elements(step, n, info)?
     }))
+}
+
+/// Sums over the first and the last axis of [outer, c, inner] by reduce.c, for devices that are processors.
+pub fn sum_c_of_processor(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
+    plan_c::for_processors(info)?;
+    plan_c_reduce::sum_of(
+        case,
+        &passes(&outer_axes(&sizes(case))),
+        case.dtype.compute(),
+        case.dtype,
+        sum_cost(case),
+        info,
+    )
 }
 
 /// `bias_groups(g, db, k, c, inner, segment, parts)`: a group per (part, channel); `bias_columns(..)`: a work-item each. With

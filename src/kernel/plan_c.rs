@@ -39,7 +39,7 @@ pub(super) fn row_group(n: u64) -> u32 {
 /// A group's share of one row of `n` elements.
 pub(super) fn row_share(n: u64, info: &DeviceInfo) -> Share {
     match info.is_software() {
-        true => Share { group: 1, wide: if n <= 128 { 32 } else { 128 } },
+        true => Share { group: 1, wide: if n <= 128 { 32 } else { 64 } },
         false => Share { group: row_group(n), wide: 1 },
     }
 }
@@ -47,8 +47,10 @@ pub(super) fn row_share(n: u64, info: &DeviceInfo) -> Share {
 /// The same where work-items walk down columns, `inner` of them side by side. A few columns are no vector.
 pub(super) fn column_share(inner: u64, info: &DeviceInfo) -> Share {
     match info.is_software() {
-        true if inner >= 64 => Share { group: 1, wide: 128 },
-        true if inner >= 16 => Share { group: 1, wide: 32 },
+        true if inner >= 1024 => Share { group: 1, wide: 1024 },
+        true if inner >= 256 => Share { group: 1, wide: 256 },
+        true if inner >= 64 => Share { group: 1, wide: 64 },
+        true if inner >= 16 => Share { group: 1, wide: 16 },
         _ => Share { group: GROUP, wide: 1 },
     }
 }
@@ -86,13 +88,26 @@ fn elementwise(case: &Case, entry: &'static str, n: u64, info: &DeviceInfo) -> R
 }
 
 /// The same for a step that has its defines.
-pub(super) fn spread_elements(mut step: Step, n: u64, info: &DeviceInfo) -> Result<Step> {
-    let (group, items) = if info.is_software() { (1, BLOCK) } else { (GROUP, 4) };
+pub(super) fn spread_elements(step: Step, n: u64, info: &DeviceInfo) -> Result<Step> {
+    spread_blocks(step, n, BLOCK, info)
+}
+
+/// The same with `block` elements per work-item of a processor.
+pub(super) fn spread_blocks(mut step: Step, n: u64, block: u32, info: &DeviceInfo) -> Result<Step> {
+    let (group, items) = if info.is_software() { (1, block) } else { (GROUP, 4) };
     step.defines.retain(|(name, _)| name != "GROUP");
     step.defines.extend([("GROUP".into(), group.to_string()), ("ITEMS".into(), items.to_string())]);
     step.group = [group, 1, 1];
     step.groups = spread_groups(n.div_ceil(u64::from(group * items)), info)?;
     Ok(step)
+}
+
+/// The refusal of a variant that is only for devices that are processors.
+pub(super) fn for_processors(info: &DeviceInfo) -> Result<()> {
+    match info.is_software() {
+        true => Ok(()),
+        false => Err(Error::new(Code::FeatureUnsupported, "needs a processor, the device is a GPU")),
+    }
 }
 
 /// `unary(x, y, n)`: `y[i] = EXPR(x[i])`.
@@ -271,9 +286,7 @@ pub const BLOCK_NEEDS: Needs =
 
 /// `gemm_blocks`, the same arguments: a work-item per tile, for devices that are processors.
 pub(super) fn gemm_blocks(case: &Case, info: &DeviceInfo, cost: Cost) -> Result<Plan> {
-    if !info.is_software() {
-        return Err(Error::new(Code::FeatureUnsupported, "needs a processor, the device is a GPU"));
-    }
+    for_processors(info)?;
     let (vector, lanes) = match gemm_types(case.dtype).0 {
         DType::F64 => ("double8", 8),
         DType::U32 => ("uint16", 16),

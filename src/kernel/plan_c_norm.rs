@@ -2,7 +2,7 @@
 
 use crate::base::{Case, Cost, DeviceInfo, Result};
 
-use super::plan_c::{GROUP, Share, column_share, one, row_group, row_share, step};
+use super::plan_c::{GROUP, Share, column_share, one, row_group, row_share, spread_elements, step};
 use super::plan_native::{self, Channels};
 use super::{Arg, Kernel, Param, Plan, Step, spread_groups};
 
@@ -62,7 +62,10 @@ fn moments(case: &Case, c: Channels, info: &DeviceInfo, cost: Cost) -> Result<Pl
         writes: vec![false, true],
         params: sizes.clone(),
         cost,
-        ..step(case.dtype, "stats_part", acc, case.dtype, row_group(c.n))
+        ..match info.is_software() {
+            true => shared(case, "stats_runs", row_share(c.inner, info)),
+            false => step(case.dtype, "stats_part", acc, case.dtype, row_group(c.n)),
+        }
     };
     sizes.push(Param::scalar(case.dtype, case.attrs.float("epsilon", plan_native::EPSILON)));
     let join = Step {
@@ -82,6 +85,14 @@ fn moments(case: &Case, c: Channels, info: &DeviceInfo, cost: Cost) -> Result<Pl
 fn flat(case: &Case, entry: &'static str, n: u64, info: &DeviceInfo) -> Result<Step> {
     let groups = spread_groups(n.div_ceil(u64::from(GROUP)), info)?;
     Ok(Step { groups, ..step(case.dtype, entry, case.dtype.compute(), case.dtype, GROUP) })
+}
+
+/// One over [a, channels, inner]: of a processor the second entry, in runs of a channel.
+fn channels(case: &Case, entries: [&'static str; 2], total: u64, info: &DeviceInfo) -> Result<Step> {
+    match info.is_software() {
+        true => spread_elements(shared(case, entries[1], row_share(total, info)), total, info),
+        false => flat(case, entries[0], total, info),
+    }
 }
 
 /// `layernorm(x, gamma, beta, y, mean, rstd, rows, n, epsilon)`, a group per row, where a row is one segment; else
@@ -142,7 +153,7 @@ pub fn batchnorm_train(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Pla
         args: vec![Arg::Operand(0), Arg::Scratch(0), Arg::Operand(1), Arg::Operand(2), Arg::Operand(3)],
         writes: vec![false, false, false, false, true],
         params: [total, c.channels, c.inner].map(Param::U64).to_vec(),
-        ..flat(case, "apply_batch", total, info)?
+        ..channels(case, ["apply_batch", "apply_batch_runs"], total, info)?
     });
     Ok(plan)
 }
@@ -161,6 +172,6 @@ pub fn batchnorm_infer(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Pla
         writes: vec![false, false, false, false, false, true],
         params,
         cost: plan_native::batchnorm_infer_cost(case),
-        ..flat(case, "batchnorm_infer", total, info)?
+        ..channels(case, ["batchnorm_infer", "batchnorm_infer_runs"], total, info)?
     }))
 }

@@ -116,11 +116,21 @@ fn sum_into(
 /// `sum_columns(x, y, outer, n, inner, segment, parts)`: one work-item per (outer, part, inner), stores
 /// y[outer, part, inner].
 pub fn sum(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
-    let list = passes(&blocks(case)?);
     let (acc, out) = sum_types(case.dtype);
+    sum_of(case, &passes(&blocks(case)?), acc, out, reduce_cost(case, out.size()), info)
+}
+
+/// Launches that sum operand 0 over the passes into operand 1, in `acc`.
+pub(super) fn sum_of(
+    case: &Case,
+    list: &[Pass],
+    acc: DType,
+    out: DType,
+    cost: Cost,
+    info: &DeviceInfo,
+) -> Result<Plan> {
     let mut plan = Plan::default();
-    let cost = reduce_cost(case, out.size());
-    sum_into(&mut plan, &list, Arg::Operand(0), case.dtype, acc, Arg::Operand(1), out, cost, info)?;
+    sum_into(&mut plan, list, Arg::Operand(0), case.dtype, acc, Arg::Operand(1), out, cost, info)?;
     Ok(plan)
 }
 

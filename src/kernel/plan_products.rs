@@ -21,11 +21,14 @@ pub(super) fn scalars(case: &Case) -> [Param; 2] {
     [scalar("alpha", 1.0), scalar("beta", 0.0)]
 }
 
-/// `gemv(a, x, y, m, n, a_row, a_col, alpha, beta)`: a group per ROWS results.
+/// `gemv(a, x, y, m, n, a_row, a_col, alpha, beta)`: a group per ROWS results. Of a processor `gemv_rows` and `gemv_columns`.
 pub fn gemv(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
     let (m, n) = (case.dim("m"), case.dim("n"));
     if m == 0 {
         return Ok(Plan::default());
+    }
+    if info.is_software() {
+        return gemv_of_processor(case, info);
     }
     let (rows, lanes) = lanes(case);
     let mut s = plan_c::step(case.dtype, "gemv", case.dtype.compute(), case.dtype, plan_c::GROUP);
@@ -50,6 +53,29 @@ pub fn gemv(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
     }))
 }
 
+/// `gemv_rows(a, x, y, m, n, alpha, beta)`, a work-item per ROWS results, each of WIDE sums; `gemv_columns(..)`, where A is
+/// transposed, per WIDE results.
+fn gemv_of_processor(case: &Case, info: &DeviceInfo) -> Result<Plan> {
+    let (m, n) = (case.dim("m"), case.dim("n"));
+    let (entry, wide, results) = match case.attrs.int("transA", 0) == 1 {
+        true if m < 512 => ("gemv_columns", 64, 64),
+        true => ("gemv_columns", 512, 512),
+        false => ("gemv_rows", 32, 4),
+    };
+    let mut s = plan_c::step(case.dtype, entry, case.dtype.compute(), case.dtype, 1);
+    s.defines.extend([("ROWS".into(), "4".into()), ("WIDE".into(), wide.to_string())]);
+    let mut params: Vec<Param> = [m, n].into_iter().map(Param::U64).collect();
+    params.extend(scalars(case));
+    Ok(plan_c::one(Step {
+        groups: spread_groups(m.div_ceil(results), info)?,
+        args: vec![Arg::Operand(0), Arg::Operand(1), Arg::Operand(2)],
+        writes: vec![false, false, true],
+        params,
+        cost: plan_native::gemv_cost(case),
+        ..s
+    }))
+}
+
 /// gemm's text for `b` problems. A tile is passed over where it would be mostly empty.
 fn bmm(case: &Case, info: &DeviceInfo, tiles: Tiles) -> Result<Plan> {
     let results = case.dim("m").saturating_mul(case.dim("n"));
@@ -62,9 +88,7 @@ fn bmm(case: &Case, info: &DeviceInfo, tiles: Tiles) -> Result<Plan> {
 
 /// Tiles for devices that are processors.
 pub fn bmm_cpu_tile(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
-    if !info.is_software() {
-        return Err(Error::new(Code::FeatureUnsupported, "needs a processor, the device is a GPU"));
-    }
+    plan_c::for_processors(info)?;
     plan_c::gemm_blocks(case, info, plan_native::bmm_cost(case))
 }
 

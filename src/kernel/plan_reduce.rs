@@ -68,6 +68,11 @@ pub fn reduced(axes: &[i64], rank: usize) -> Result<Vec<bool>> {
     Ok(marks)
 }
 
+/// The index space [outer, c, inner] with all but the middle axis reduced.
+pub fn outer_axes(sizes: &[u64; 3]) -> Vec<Block> {
+    collapse(sizes, &[true, false, true])
+}
+
 /// Neighbours that are both kept or both reduced as one block; extents of 1 vanish.
 fn collapse(extents: &[u64], marks: &[bool]) -> Vec<Block> {
     let mut out: Vec<Block> = Vec::new();

@@ -82,8 +82,12 @@ fn c(case: &Case, info: &DeviceInfo, native: Plan, n: u64, dtype: DType, params:
         return Ok(Plan::default());
     }
     let [native] = &native.steps[..] else { return Ok(Plan::default()) };
-    let mut step =
-        plan_c::spread_elements(plan_c::step(dtype, native.entry, dtype.compute(), dtype, plan_c::GROUP), n, info)?;
+    let step = plan_c::step(dtype, native.entry, dtype.compute(), dtype, plan_c::GROUP);
+    let mut step = match native.entry {
+        // Each of a processor's stretches has 16 KiB.
+        "fill" => plan_c::spread_blocks(step, n, 16_384, info)?,
+        _ => plan_c::spread_elements(step, n, info)?,
+    };
     if native.entry == "fill" {
         let (stretches, chunk) = if info.is_software() { (4, 16) } else { (1, 1) };
         step.defines.extend([("STRETCHES".into(), stretches.to_string()), ("CHUNK".into(), chunk.to_string())]);

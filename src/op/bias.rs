@@ -9,6 +9,7 @@ use super::{
 };
 
 const C_TEXT: &str = include_str!("../../kernels/bias.c");
+const REDUCE_TEXT: &str = include_str!("../../kernels/reduce.c");
 const SUM_TEXT: &str = include_str!("../../kernels/bias_sum.c");
 const WGSL_TEXT: &str = include_str!("../../kernels/bias.wgsl");
 const FLOATS: &[DType] = &[DType::F32, DType::F64, DType::F16, DType::BF16];
@@ -126,6 +127,7 @@ static BIAS_ADD_BWD: OpDesc = OpDesc {
     domain: &[Range(-1.0, 1.0)],
     grad: Grad::None("a backward form: derivatives of second order are not offered"),
     kernels: &[
+        Kernel { variant: "cpu-sums", body: Body::C(REDUCE_TEXT), plan: plan_bias::sum_c_of_processor, ..SUM },
         Kernel { variant: "tree", body: Body::C(SUM_TEXT), needs: GROUP, plan: plan_bias::sum_c, ..SUM },
         Kernel { variant: "tree", body: Body::Wgsl(WGSL_TEXT), needs: GROUP, plan: plan_bias_wgsl::sum, ..SUM },
         SUM,

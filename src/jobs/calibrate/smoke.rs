@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use crate::base::{Case, Code, DType, Error, Exact, Fill, HostTensor, Result, exact};
+use crate::base::{Case, Code, DType, Error, Exact, Fill, HostTensor, Result};
 use crate::engine::Runner;
+use crate::jobs::gross;
 use crate::op::{OpDesc, Tier, case};
 
 /// Elements of all operands beyond which a case is left to `verify`: the oracle takes microseconds per element.
@@ -81,18 +82,14 @@ fn within(got: Exact, want: Exact, allowed: f64) -> bool {
 }
 
 /// Compares a measured run's outputs with the CPU's at evenly spread elements, for gross errors only: skipped work,
-/// shifted or stale data. The bound is the square root of the unit roundoff relative to the largest value.
+/// shifted or stale data ([`gross::slack`]).
 pub(super) fn gross_error(c: &Case, got: &[HostTensor], want: &[HostTensor]) -> Option<String> {
-    for (g, w) in got.iter().zip(want) {
-        // Odd, so that neither the even nor the odd elements are left out, nor any lane of a power of two.
-        let step = (w.len() / PROBES).max(1) as usize | 1;
-        let at = || (0..w.len()).step_by(step);
-        let largest = at().map(|i| Exact::read(w, i).abs_f64()).filter(|v| v.is_finite()).fold(0.0, f64::max);
-        let slack = match w.dtype.is_float() {
-            true => w.dtype.unit_roundoff().sqrt() * largest + exact::ulp(w.dtype, largest),
-            false => 0.0,
-        };
-        for i in at() {
+    // Odd, so that neither the even nor the odd elements are left out, nor any lane of a power of two.
+    let probes = |w: &HostTensor| (0..w.len()).step_by((w.len() / PROBES).max(1) as usize | 1);
+    let largest: Vec<f64> = want.iter().map(|w| gross::largest(w, probes(w))).collect();
+    for ((g, w), own) in got.iter().zip(want).zip(&largest) {
+        let slack = gross::slack(w.dtype, *own, &largest);
+        for i in probes(w) {
             let (a, b) = (Exact::read(g, i), Exact::read(w, i));
             if !within(a, b, slack) {
                 let (a, b) = (a.to_f64(), b.to_f64());
