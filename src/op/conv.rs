@@ -484,4 +484,23 @@ mod tests {
         let b = (CONV2D_BWD_WEIGHT.bind)(&[g, vec![2, 3, 9, 8]], &given).unwrap();
         assert_eq!((b.dims, b.attrs), (vec![2, 3, 9, 8, 4, 3, 3], a));
     }
+
+    /// Why there is no Winograd kernel: F(2, 3), one row of F(2x2, 3x3), leaves the bound that direct sums keep.
+    #[test]
+    fn winograd_breaks_the_bound_of_the_sums() {
+        // Two results of three taps each. The second tap of the second result meets the large pixel with weight 0.
+        let (d, g) = ([1.0f32, 1e8, 1.0, 1.0], [0.0f32, 1.0, 1.0]);
+        let m = [
+            (d[0] - d[2]) * g[0],
+            (d[1] + d[2]) * ((g[0] + g[1] + g[2]) / 2.0),
+            (d[2] - d[1]) * ((g[0] - g[1] + g[2]) / 2.0),
+            (d[1] - d[3]) * g[2],
+        ];
+        let winograd = m[1] - m[2] - m[3];
+        let direct = d[1] * g[0] + d[2] * g[1] + d[3] * g[2];
+        let magnitudes: f32 = d[1..].iter().zip(g).map(|(d, g)| (d * g).abs()).sum();
+        let bound = 6.0 * f32::EPSILON * magnitudes;
+        assert_eq!(direct, 2.0);
+        assert!((winograd - direct).abs() > 1e5 * bound, "{winograd} instead of {direct}");
+    }
 }
