@@ -192,6 +192,8 @@ fn cases(tier: Tier) -> Vec<CaseSpec> {
         ([5, 7, 1000], Fill::Positive),
         ([1, 2, 40_000], Fill::Integer),
         ([3000, 5, 1], Fill::Integer),
+        // Segments that begin within a channel's run.
+        ([700, 4, 3], Fill::Uniform),
         ([9, 40, 3], Fill::Special),
         ([31, 17, 1], Fill::Wide),
     ];
