@@ -72,6 +72,60 @@ fn report(from: &Path, into: &Path) -> PathBuf {
     PathBuf::from(text(&out.stdout).trim())
 }
 
+/// The README's table of what has run where is made from the reports and from nothing else.
+#[test]
+fn the_table_of_the_readme_is_that_of_the_reports() {
+    if !there("python3") {
+        eprintln!("skipped: tests/report-from --table: no python3");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let project = folder.path();
+    std::fs::create_dir_all(project.join("tests")).unwrap();
+    std::fs::copy(root().join("tests/report-from"), project.join("tests/report-from")).unwrap();
+    for entry in std::fs::read_dir(root().join("reports")).unwrap().flatten() {
+        let to = project.join("reports").join(entry.file_name());
+        std::fs::create_dir_all(&to).unwrap();
+        for name in ["records.json", "environment.json"] {
+            std::fs::copy(entry.path().join(name), to.join(name)).unwrap();
+        }
+    }
+    let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
+    let (head, rest) = readme.split_once("<!-- status:").unwrap();
+    let (_, tail) = rest.split_once("<!-- /status -->").unwrap();
+    let made = || {
+        let blank = format!("{head}<!-- status: made by tests/report-from --table -->\n\n<!-- /status -->{tail}");
+        std::fs::write(project.join("README.md"), blank).unwrap();
+        let out = Command::new("python3").arg(project.join("tests/report-from")).arg("--table").output().unwrap();
+        assert!(out.status.success(), "{}", text(&out.stderr));
+        std::fs::read_to_string(project.join("README.md")).unwrap()
+    };
+    assert_eq!(made(), readme, "the table is stale: tests/report-from --table");
+
+    // A calibration says how many keys it measured; what was cut off or found something does not count.
+    let document = |command: &str, name: &str, exit_code: u8, records: &str| {
+        format!(
+            r#"{{"command": ["gpuctl", "{command}"], "complete": false, "exit_code": {exit_code}, "records": [{records}],
+            "devices": [{{"class": "discrete", "backend": "cuda", "name": "{name}"}}]}}"#
+        )
+    };
+    let key = |verdict: &str| format!(r#"{{"kind": "calibrate", "verdict": "{verdict}"}}"#);
+    let documents = [
+        document("calibrate", "Half card", 0, &[key("never"), key("unmeasured")].join(",")),
+        document("calibrate", "Idle card", 0, &key("unmeasured")),
+        document("calibrate", "Odd card", 1, &key("never")),
+        document("bench", "Cut card", 0, ""),
+    ];
+    let report = project.join("reports/synthetic");
+    std::fs::create_dir_all(&report).unwrap();
+    std::fs::write(report.join("environment.json"), "{}").unwrap();
+    let records = format!(r#"{{"phases": [{{"phase": "a", "documents": [{}]}}]}}"#, documents.join(","));
+    std::fs::write(report.join("records.json"), records).unwrap();
+    let table = made();
+    assert!(table.contains("measured: Half card, 1 of 2 keys ([undated](reports/synthetic/README.md))"), "{table}");
+    assert!(!table.contains("Idle card") && !table.contains("Odd card") && !table.contains("Cut card"), "{table}");
+}
+
 #[cfg(unix)]
 #[test]
 fn a_failed_phase_is_reported_and_tried_again() {
