@@ -3,9 +3,9 @@
 
 Usage: benches/compare/race_copy.py BINARY [--device opencl:0] [--size 16777216] [--rounds 5] [--json FILE]
 The copy moves 64 bytes per work-item and step; the best of three group sizes counts. It takes turns with gpuctl, op by op
-and round by round, and moves as many bytes in all as the op does, so that caches hold the same share of both. GB/s are by
-the byte formulas of gpuctl's ops: what must be read and written once. Operands stay on the device. The CPU's naive variant
-is timed in the same gpuctl runs.
+and round by round, and moves as many bytes in all as the op does, so that caches hold the same share of both: hence gpuctl
+has the device alone in its runs, as the copy has. GB/s are by the byte formulas of gpuctl's ops: what must be read and
+written once. Operands stay on the device. The CPU's naive variant is timed beside the device in one more run.
 """
 
 import argparse
@@ -67,20 +67,21 @@ def main():
     for op in args.ops.split(","):
         ours, rival, naive = [], [], []
         size = str(int(args.size**0.5)) if op in SQUARE else str(args.size)
+        bench = ["--op", op, "--dtype", "f32", "--sizes", size, "--residency", "resident", "--budget",
+                 f"{max(2 * args.seconds, 3):g}s"]
         for _ in range(args.rounds):
-            found, command = records.bench(
-                binary, ["--device", f"cpu,{args.device}", "--cpu-variant", "naive", "--op", op, "--dtype", "f32",
-                         "--sizes", size, "--residency", "resident", "--budget", f"{max(2 * args.seconds, 4):g}s"])
-            by = {r["device"]: r for r in found if records.usable(r)}
-            if args.device not in by:
+            found, command = records.bench(binary, ["--device", args.device, *bench])
+            mine = next((r for r in found if records.usable(r)), None)
+            if mine is None:
                 sys.exit(f"race_copy: {command}: {found[0]['status'] if found else 'no row'}: "
                          f"{found[0]['reason'] if found else ''}")
-            mine = by[args.device]
             ours.append(mine["gbps"])
             moved = mine["gbps"] * 1e9 * mine["median_s"]
             rival.append(records.child(__file__, index, max(round(moved / 8 / 16384), 1) * 16384, args.seconds))
-            if "cpu" in by:
-                naive.append(by["cpu"]["median_s"] / by[args.device]["median_s"])
+        found, _ = records.bench(binary, ["--device", f"cpu,{args.device}", "--cpu-variant", "naive", *bench])
+        by = {r["device"]: r["median_s"] for r in found if records.usable(r)}
+        if {"cpu", args.device} <= by.keys():
+            naive.append(by["cpu"] / by[args.device])
         ratios = [o / r for o, r in zip(ours, rival)]
         row = {"op": op, "n": int(size), "gbps": records.median(ours), "copy_gbps": records.median(rival),
                "ratio": records.median(ratios), "ratio_range": records.spread(ratios),
