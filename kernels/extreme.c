@@ -4,12 +4,17 @@
    else keys. An axis longer than `segment` is cut into `parts`, which another launch joins. A processor takes CHUNK
    elements of each of STRETCHES of a segment in turn, since one stretch alone leaves it waiting for memory. */
 
+/* Bits in the order of the numbers: of NaN beyond the infinities, of -0 below +0. */
+FUNCTION K rank(K b) {
+    K flipped = (b & SIGN) != 0 ? (K)(MASK | LIFT) : (K)LIFT;
+    return b ^ flipped ^ FLIP;
+}
+
 FUNCTION K key(K b) {
     if (ONE_ZERO && (b & MAGNITUDE) == 0) {
         b = 0;
     }
-    K flipped = (b & SIGN) != 0 ? (K)(MASK | LIFT) : (K)LIFT;
-    return (b & MAGNITUDE) > INFINITE ? (K)ALL : (b ^ flipped ^ FLIP) & ALL;
+    return (b & MAGNITUDE) > INFINITE ? (K)ALL : rank(b);
 }
 
 FUNCTION K bits(K k) {
@@ -19,6 +24,19 @@ FUNCTION K bits(K k) {
 
 FUNCTION K enter(T v) { return FIRST ? key((K)v) : (K)v; }
 FUNCTION T leave(K k) { return (T)(LAST ? bits(k) : k); }
+
+/* Ranks are cheaper than keys, and the largest key is that of the largest rank, unless there is a NaN: then a rank lies
+   beyond LOWEST or HIGHEST, those of the infinities. Of no ranks, `top` being below `low`, it is 0, below all keys. */
+FUNCTION K scan(T v) { return FIRST ? rank((K)v) : (K)v; }
+FUNCTION K largest(K top, K low) {
+    if (top < low) {
+        return 0;
+    }
+    if (low < LOWEST || top > HIGHEST) {
+        return ALL;
+    }
+    return FIRST ? key(bits(top)) : top;
+}
 
 /* inner = 1: group (row, part) stores y[row, part]. */
 KERNEL_WG(extreme_rows, GROUP, 1, 1)
@@ -37,10 +55,15 @@ KERNEL_WG(extreme_rows, GROUP, 1, 1)
     for (u64 chunk = lid; chunk < stretch; chunk += CHUNK) {
         for (u64 from = 0; from < length; from += stretch) {
             u64 end = MIN(from + MIN(chunk + CHUNK, stretch), length);
+            READ_AHEAD(x, base + from + chunk, CHUNK, outer * n)
+            K top = 0;
+            K low = ALL;
             for (u64 i = from + chunk; i < end; i += GROUP) {
-                K k = enter(x[base + i]);
-                best = MAX(k, best);
+                K r = scan(x[base + i]);
+                top = MAX(r, top);
+                low = MIN(r, low);
             }
+            best = MAX(largest(top, low), best);
         }
     }
     tree[lid] = best;
@@ -110,21 +133,23 @@ KERNEL_WG(place_rows, GROUP, 1, 1)
         for (u32 s = 0; s < STRETCHES; s++) {
             u64 start = begin + s * stretch;
             u64 end = MIN(start + MIN(chunk + CHUNK, stretch), begin + length);
-            /* A processor finds a chunk's largest key with vectors, and the place only where the key is larger than all
-               before: places ascend with i. With a chunk of one element per work-item both are one step. */
+            /* A processor finds a chunk's largest key with vectors, and looks for its place only where the key is larger than
+               all before: places ascend with i. With a chunk of one element per work-item both are one step. */
+            READ_AHEAD(x, base + start + chunk, CHUNK, outer * n)
             K top = 0;
+            K low = ALL;
             for (u64 i = start + chunk + lid; i < end; i += GROUP) {
-                K k = enter(x[base + i]);
-                top = MAX(k, top);
+                K r = scan(x[base + i]);
+                top = MAX(r, top);
+                low = MIN(r, low);
             }
-            if (top > best[s] || place[s] == 0xFFFFFFFFu) {
-                for (u64 i = start + chunk + lid; i < end; i += GROUP) {
-                    K k = enter(x[base + i]);
-                    u32 at = place_of(from, base + i, i, behind);
-                    if (k > best[s] || (k == best[s] && at < place[s])) {
-                        best[s] = k;
-                        place[s] = at;
-                    }
+            top = largest(top, low);
+            bool settled = top <= best[s] && place[s] != 0xFFFFFFFFu;
+            for (u64 i = start + chunk + lid; i < end && !settled; i += GROUP) {
+                if (enter(x[base + i]) == top) {
+                    best[s] = top;
+                    place[s] = place_of(from, base + i, i, behind);
+                    settled = true;
                 }
             }
         }

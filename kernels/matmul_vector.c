@@ -48,6 +48,7 @@ KERNEL_WG(gemv_rows, 1, 1, 1)
             /* Rows behind the last are the last once more, and not stored. */
             u64 at = MIN(first + r, m - 1) * n + j;
             EACH(l, width, WIDE, s[r][l] += LOAD(a, at + l) * LOAD(x, j + l);)
+            READ_AHEAD(a, at, WIDE, m * n)
         }
     }
     for (u32 r = 0; r < MIN(m - first, ROWS); r++) {

@@ -56,6 +56,29 @@ typedef float f32;
         } \
     }
 
+/* Hints that PoCL takes from its compiler; Oclgrind knows none of them. */
+#ifdef POCL_DEVICE_ADDRESS_BITS
+#define prelude_prefetch(p) __builtin_prefetch((const void *)(ulong)(p))
+#define prelude_past(p, v) __builtin_nontemporal_store((v), (p))
+#else
+#define prelude_prefetch(p) prefetch((p), 1)
+#define prelude_past(p, v) (*(p) = (v))
+#endif
+
+/* Asks for the memory at an address that will soon be read. */
+#define PREFETCH(p) prelude_prefetch(p)
+
+/* On a processor, which has groups of one, asks for `count` elements of a buffer of `end` that lie 2 KiB behind `at`: by
+   itself it reads ahead only to the end of a page. */
+#define READ_AHEAD(p, at, count, end) \
+    for (u32 q = 0; q < (count) && GROUP == 1; q += 64 / sizeof(*(p))) { \
+        PREFETCH((p) + MIN((at) + 2048 / sizeof(*(p)) + q, (end) - 1)); \
+    }
+
+/* Stores a value past the caches, at an address that is a multiple of its size: a hint for memory that is written whole and
+   not soon read. */
+#define STORE_PAST(p, v) prelude_past(p, v)
+
 /* Bit test by comparison: no kernel is built with fast math. */
 #define IS_NAN(x) ((x) != (x))
 

@@ -51,6 +51,15 @@ __device__ __forceinline__ u32 prelude_axis(dim3 v, int d) { return d == 0 ? v.x
         } \
     }
 
+// Asks for the memory at an address that will soon be read.
+#define PREFETCH(p) asm volatile("prefetch.global.L2 [%0];" ::"l"(p))
+
+// Only processors are told what to read ahead.
+#define READ_AHEAD(p, at, count, end)
+
+// Stores a value past the caches: a hint, which only processors need.
+#define STORE_PAST(p, v) (*(p) = (v))
+
 #define IS_NAN(x) ((x) != (x))
 
 // f16 and bf16 are stored as u16; arithmetic is f32. Stores round to nearest even and keep NaN.

@@ -23,7 +23,9 @@ KERNEL_WG(sum_rows, GROUP, 1, 1)
     for (u64 i = lid * WIDE; i < stretch; i += GROUP * WIDE) {
         for (u64 from = i; from < length; from += stretch) {
             u32 width = (u32)MIN(MIN(stretch - i, length - from), WIDE);
-            EACH(l, width, WIDE, s[l] += LOAD(x, base + from + l);)
+            u64 at = base + from;
+            READ_AHEAD(x, at, WIDE, outer * n)
+            EACH(l, width, WIDE, s[l] += LOAD(x, at + l);)
         }
     }
     for (u32 w = WIDE / 2; w > 0; w /= 2) {
@@ -93,7 +95,10 @@ KERNEL_WG(dot_part, GROUP, 1, 1)
     for (u64 i = lid * WIDE; i < stretch; i += GROUP * WIDE) {
         for (u64 from = i; from < length; from += stretch) {
             u32 width = (u32)MIN(MIN(stretch - i, length - from), WIDE);
-            EACH(l, width, WIDE, s[l] += LOAD(a, begin + from + l) * LOAD(b, begin + from + l);)
+            u64 at = begin + from;
+            READ_AHEAD(a, at, WIDE, n)
+            READ_AHEAD(b, at, WIDE, n)
+            EACH(l, width, WIDE, s[l] += LOAD(a, at + l) * LOAD(b, at + l);)
         }
     }
     for (u32 w = WIDE / 2; w > 0; w /= 2) {
@@ -119,59 +124,63 @@ KERNEL_WG(dot_part, GROUP, 1, 1)
    out[range, part]; ranges 0, 1 and 2 are high, middle and low. */
 KERNEL_WG(squares_part, GROUP, 1, 1)
 (GLOBAL const T *RESTRICT x, GLOBAL ACC *RESTRICT out, u64 n, u64 segment, u64 parts, ACC low, ACC high, ACC grow,
- ACC shrink) {
+ ACC shrink, ACC enough) {
     SHARED ACC tree[3][GROUP];
     u32 lid = LID(0);
     u64 part = FLAT_GRP();
     if (part >= parts) return;
     u64 begin = part * segment;
     u64 length = MIN(n - begin, segment);
-    ACC s[3][WIDE];
+    ACC s[WIDE];
     for (u32 l = 0; l < WIDE; l++) {
-        s[0][l] = (ACC)0;
-        s[1][l] = (ACC)0;
-        s[2][l] = (ACC)0;
+        s[l] = (ACC)0;
     }
     u64 stretch = (length + STRETCHES - 1) / STRETCHES;
     for (u64 i = lid * WIDE; i < stretch; i += GROUP * WIDE) {
         for (u64 from = i; from < length; from += stretch) {
-            u64 at = begin + from;
             u32 width = (u32)MIN(MIN(stretch - i, length - from), WIDE);
-            /* Most numbers are in the middle: where all are, or 0, a processor's compiler makes vectors. */
-            u32 others = width != WIDE;
-            for (u32 l = 0; l < WIDE && width == WIDE; l++) {
-                ACC m = fabs(LOAD(x, at + l));
-                others |= (u32)(m >= high) | ((u32)(m < low) & (u32)(m > (ACC)0));
-            }
-            if (others == 0) {
-                for (u32 l = 0; l < WIDE; l++) {
-                    s[1][l] += LOAD(x, at + l) * LOAD(x, at + l);
-                }
-            } else {
-                for (u32 l = 0; l < width; l++) {
-                    ACC v = LOAD(x, at + l);
-                    ACC m = fabs(v);
-                    if (m >= high) {
-                        s[0][l] += v * shrink * (v * shrink);
-                    } else if (m < low) {
-                        s[2][l] += v * grow * (v * grow);
-                    } else {
-                        s[1][l] += v * v;
-                    }
-                }
-            }
+            u64 at = begin + from;
+            READ_AHEAD(x, at, WIDE, n)
+            EACH(l, width, WIDE, s[l] += LOAD(x, at + l) * LOAD(x, at + l);)
         }
     }
     for (u32 w = WIDE / 2; w > 0; w /= 2) {
         for (u32 l = 0; l < w; l++) {
-            s[0][l] += s[0][l + w];
-            s[1][l] += s[1][l + w];
-            s[2][l] += s[2][l + w];
+            s[l] += s[l + w];
         }
     }
-    tree[0][lid] = s[0][0];
-    tree[1][lid] = s[1][0];
-    tree[2][lid] = s[2][0];
+    ACC above = (ACC)0;
+    ACC middle = s[0];
+    ACC below = (ACC)0;
+    /* A sum below the square of `high` has no high numbers in it. In one of at least `enough` the low ones do not count, not
+       even a segment of them. Else, for NaN, too, the squares are summed range by range. */
+    if (!(middle >= enough && middle < high * high)) {
+        middle = (ACC)0;
+        /* In runs, whose sums are summed: a long row of additions would lose more to rounding. */
+        for (u64 run = lid; run < length; run += GROUP * 256) {
+            ACC big = (ACC)0;
+            ACC usual = (ACC)0;
+            ACC small = (ACC)0;
+            u64 end = MIN(run + GROUP * 256, length);
+            for (u64 i = run; i < end; i += GROUP) {
+                ACC v = LOAD(x, begin + i);
+                ACC m = fabs(v);
+                if (m >= high) {
+                    big += v * shrink * (v * shrink);
+                } else if (m < low) {
+                    small += v * grow * (v * grow);
+                } else {
+                    usual += v * v;
+                }
+            }
+            above += big;
+            middle += usual;
+            below += small;
+        }
+    }
+    tree[0][lid] = above;
+    tree[1][lid] = middle;
+    tree[2][lid] = below;
     BARRIER();
     for (u32 w = GROUP / 2; w > 0; w /= 2) {
         if (lid < w) {

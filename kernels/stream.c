@@ -50,15 +50,10 @@ KERNEL_WG(copy, GROUP, 1, 1)(GLOBAL const T *RESTRICT x, GLOBAL T *RESTRICT y, u
 /* Even words become `even`, odd ones `odd`: elements of 8 bytes have two words, shorter ones repeat within one. */
 KERNEL_WG(fill, GROUP, 1, 1)(GLOBAL u32 *RESTRICT y, u64 words, u32 even, u32 odd) {
     u64 first = FLAT_GRP() * (GROUP * ITEMS) + LID(0);
-    /* A processor fills STRETCHES of its items in turn, CHUNK of each, since one alone leaves it waiting for memory. */
-    for (u32 j = 0; j < ITEMS / STRETCHES; j += CHUNK) {
-        for (u32 stretch = 0; stretch < STRETCHES; stretch++) {
-            for (u32 l = 0; l < CHUNK; l++) {
-                u64 i = first + (stretch * (ITEMS / STRETCHES) + j + l) * GROUP;
-                if (i < words) {
-                    y[i] = i % 2 == 0 ? even : odd;
-                }
-            }
+    for (u32 j = 0; j < ITEMS; j++) {
+        u64 i = first + j * GROUP;
+        if (i < words) {
+            y[i] = i % 2 == 0 ? even : odd;
         }
     }
 }

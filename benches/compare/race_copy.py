@@ -3,9 +3,10 @@
 
 Usage: benches/compare/race_copy.py BINARY [--device opencl:0] [--size 16777216] [--rounds 5] [--json FILE]
 The copy moves 64 bytes per work-item and step; the best of three group sizes counts. It takes turns with gpuctl, op by op
-and round by round, and moves as many bytes in all as the op does, so that caches hold the same share of both: hence gpuctl
-has the device alone in its runs, as the copy has. GB/s are by the byte formulas of gpuctl's ops: what must be read and
-written once. Operands stay on the device. The CPU's naive variant is timed beside the device in one more run.
+and round by round, and moves as many bytes in all as the op does. gpuctl has the device alone in its runs, as the copy has;
+it takes turns with the op on the CPU, so the copy takes turns with one of other buffers: caches hold the same share of both.
+GB/s are by the byte formulas of gpuctl's ops: what must be read and written once. Operands stay on the device. The CPU's
+naive variant is timed beside the device in one more run.
 """
 
 import argparse
@@ -36,11 +37,14 @@ def child(index, count, seconds):
     """Prints GB/s of the copy of `count` floats, a multiple of 16384."""
     device = opencl.Device(index)
     source = array.array("f", [1.5]) * count
-    x, y = device.buffer(source), device.buffer(array.array("f", bytes(4 * count)))
+    target = array.array("f", bytes(4 * count))
+    x, y = device.buffer(source), device.buffer(target)
     kernel = device.kernel(COPY, b"copy16", x, y)
+    other = device.kernel(COPY, b"copy16", device.buffer(source), device.buffer(target))
     best = 0.0
     for group in (64, 256, 1024):
-        median = records.median(records.sampled(lambda: device.launch(kernel, count // 16, group), seconds / 3))
+        call, before = (lambda k=k: device.launch(k, count // 16, group) for k in (kernel, other))
+        median = records.median(records.sampled(call, seconds / 3, before=before))
         best = max(best, 8 * count / median / 1e9)
     if device.read(y, count) != source:
         sys.exit("race_copy: the copy is wrong")

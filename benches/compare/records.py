@@ -35,14 +35,16 @@ def usable(record):
     return record["kind"] == "bench" and record["status"] == "ok"
 
 
-def sampled(call, seconds, least=5):
-    """Seconds per call: batches long enough for the clock, after a warm-up, until the time is over."""
+def sampled(call, seconds, least=5, before=lambda: None):
+    """Seconds per call: batches long enough for the clock, after a warm-up, until the time is over. `before` is called before
+    each batch, untimed."""
     call()
     begun = time.perf_counter()
     call()
     batch = max(1, int(1e-3 / max(time.perf_counter() - begun, 1e-7)))
     samples, end = [], time.perf_counter() + seconds
     while len(samples) < least or time.perf_counter() < end:
+        before()
         begun = time.perf_counter()
         for _ in range(batch):
             call()

@@ -197,10 +197,10 @@ impl Runner {
                 cost: step.cost,
             };
             if let Some(report) = &report {
-                // Lengths in elements; the plan does not say what scratch holds: words, or elements if they are shorter.
+                // Lengths in bytes: the text knows what it takes them for, elements, words or single bytes.
                 let limit = |arg: &Arg| match arg {
-                    Arg::Operand(i) => operands[*i].bytes / operands[*i].dtype.size(),
-                    Arg::Scratch(i) => choice.plan.scratch[*i] / case.dtype.size().min(4),
+                    Arg::Operand(i) => operands[*i].bytes,
+                    Arg::Scratch(i) => choice.plan.scratch[*i],
                 };
                 launch.params.extend(step.args.iter().map(|a| kernel::Param::U64(limit(a))));
                 launch.args.push(Slice::whole(report));

@@ -83,9 +83,10 @@ FUNCTION u64 debug_at(GLOBAL u32 *debug_report, u64 index, u64 limit, u32 line) 
     debug_note(debug_report, 1u, index, limit, line);
     return 0;
 }
-#define DEBUG_AT(p, i) debug_at(debug_report, (u64)(i), p##_limit, __LINE__)
+#define DEBUG_LENGTH(p) ((p##_limit + sizeof(*(p)) - 1) / sizeof(*(p)))
+#define DEBUG_AT(p, i) debug_at(debug_report, (u64)(i), DEBUG_LENGTH(p), __LINE__)
 #define DEBUG_NAN(p, i, v) \\
-    do { if ((v) != (v)) debug_note(debug_report, 2u, (u64)(i), p##_limit, __LINE__); } while (0)
+    do { if ((v) != (v)) debug_note(debug_report, 2u, (u64)(i), DEBUG_LENGTH(p), __LINE__); } while (0)
 ";
 
 /// Defines of the accessors with every index checked: `LOAD(p, i)` and so on as `source::c_types` writes them.
@@ -170,7 +171,7 @@ fn buffers(list: &str) -> Vec<&str> {
     list.split(',').filter(|p| of(p).is_some()).map(|p| p.trim().rsplit([' ', '*']).next().unwrap_or("")).collect()
 }
 
-/// The parameters with the report behind the last buffer and the lengths at the end.
+/// The parameters with the report behind the last buffer and the lengths in bytes at the end.
 fn parameters(list: &str, buffers: &[&str]) -> String {
     let mut parts: Vec<String> = list.split(',').map(str::to_string).collect();
     let last = parts.iter().rposition(|p| p.contains("GLOBAL")).unwrap_or(0);

@@ -88,13 +88,8 @@ fn elementwise(case: &Case, entry: &'static str, n: u64, info: &DeviceInfo) -> R
 }
 
 /// The same for a step that has its defines.
-pub(super) fn spread_elements(step: Step, n: u64, info: &DeviceInfo) -> Result<Step> {
-    spread_blocks(step, n, BLOCK, info)
-}
-
-/// The same with `block` elements per work-item of a processor.
-pub(super) fn spread_blocks(mut step: Step, n: u64, block: u32, info: &DeviceInfo) -> Result<Step> {
-    let (group, items) = if info.is_software() { (1, block) } else { (GROUP, 4) };
+pub(super) fn spread_elements(mut step: Step, n: u64, info: &DeviceInfo) -> Result<Step> {
+    let (group, items) = if info.is_software() { (1, BLOCK) } else { (GROUP, 4) };
     step.defines.retain(|(name, _)| name != "GROUP");
     step.defines.extend([("GROUP".into(), group.to_string()), ("ITEMS".into(), items.to_string())]);
     step.group = [group, 1, 1];
@@ -205,6 +200,63 @@ fn tiles_step(case: &Case, entries: [&'static str; 2], tiles: &dyn Fn(u64) -> u6
     let mut s = step(dtype, entries[1], dtype, dtype, 1);
     s.defines.push(("BLOCK".into(), SQUARE.to_string()));
     Ok(Step { groups: spread_groups(tiles(SQUARE), info)?, ..s })
+}
+
+/// Elements on a side of the squares that a work-item of a processor moves in vectors, larger ones first: the first that leaves
+/// `BUSY` work-items.
+const SIDES: [u64; 2] = [256, 64];
+const BUSY: u64 = 64;
+
+/// 1 if a result of so many bytes is stored past the caches: more than the cache of a core usually holds.
+pub(super) fn past_caches(bytes: u64) -> Param {
+    Param::U32(u32::from(bytes >= 1 << 21))
+}
+
+/// A step that moves squares of words of 32 or 64 bits in vectors.
+fn vectors_step(case: &Case, entry: &'static str, tiles: &dyn Fn(u64) -> u64, info: &DeviceInfo) -> Result<Step> {
+    let (dtype, vector) = if case.dtype.size() == 4 { (DType::U32, "uint16") } else { (DType::U64, "ulong16") };
+    let side = SIDES.into_iter().find(|s| tiles(*s) >= BUSY).unwrap_or(SIDES[1]);
+    let mut s = step(dtype, entry, dtype, dtype, 1);
+    s.defines.extend([
+        ("VECTOR".into(), vector.into()),
+        ("SIDE".into(), side.to_string()),
+        ("AHEAD".into(), "32".into()),
+    ]);
+    Ok(Step { groups: spread_groups(tiles(side), info)?, dtype: case.dtype, ..s })
+}
+
+/// `transpose_vectors(x, y, m, n, past)`: a work-item per square, for devices that are processors.
+pub fn transpose_vectors(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
+    for_processors(info)?;
+    let (m, n) = (case.dim("m"), case.dim("n"));
+    if m * n == 0 {
+        return Ok(Plan::default());
+    }
+    let tiles = |side| n.div_ceil(side) * m.div_ceil(side);
+    Ok(one(Step {
+        args: vec![Arg::Operand(0), Arg::Operand(1)],
+        writes: vec![false, true],
+        params: vec![Param::U64(m), Param::U64(n), past_caches(m * n * case.dtype.size())],
+        cost: plan_native::matrix_cost(case, 0),
+        ..vectors_step(case, "transpose_vectors", &tiles, info)?
+    }))
+}
+
+/// `transpose_inplace_vectors(x, n)`: a work-item per two squares, for devices that are processors.
+pub fn transpose_inplace_vectors(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
+    for_processors(info)?;
+    let n = case.dim("n");
+    if n == 0 {
+        return Ok(Plan::default());
+    }
+    let tiles = |side| n.div_ceil(side).saturating_mul(n.div_ceil(side));
+    Ok(one(Step {
+        args: vec![Arg::Operand(0)],
+        writes: vec![true],
+        params: vec![Param::U64(n)],
+        cost: plan_native::square_cost(case),
+        ..vectors_step(case, "transpose_inplace_vectors", &tiles, info)?
+    }))
 }
 
 /// `transpose(x, y, m, n)`: groups of 32×8 move 32×32 tiles through local memory; x counts tiles along n, y along m

@@ -15,6 +15,9 @@ const SEGMENT: [u64; 2] = [16_384, 65_536];
 /// Fewer elements than this of one column are no work-item's while there are fewer than `BUSY` items.
 const COLUMN: u64 = 64;
 const BUSY: [u64; 2] = [1 << 16, 1 << 8];
+/// On a processor, a group that searches for a place does so where it meets a number larger than all before: often early in
+/// its part of a row, seldom later. So parts are as long as they can be with this many for each of its cores.
+const PARTS_PER_CORE: u64 = 8;
 
 /// The one for the device.
 fn of<T: Copy>(pair: [T; 2], info: &DeviceInfo) -> T {
@@ -31,10 +34,17 @@ struct Cut {
     results: u64,
 }
 
-fn cut(p: Pass, info: &DeviceInfo) -> Result<Cut> {
+/// Longest part of a row in which an extreme is searched.
+fn searched(p: Pass, info: &DeviceInfo) -> u64 {
+    let parts = if info.is_software() { u64::from(info.compute_units.max(1)) * PARTS_PER_CORE } else { u64::MAX };
+    segment(p.n, p.outer, parts, of(SEGMENT, info), u64::MAX)
+}
+
+/// Parts of rows have `longest` elements, those of columns at most as many.
+fn cut(p: Pass, info: &DeviceInfo, longest: u64) -> Result<Cut> {
     let rows = p.inner == 1;
     let share = if rows { row_share(p.n, info) } else { column_share(p.inner, info) };
-    let (longest, strips) = (of(SEGMENT, info), p.inner.div_ceil(u64::from(share.wide)));
+    let strips = p.inner.div_ceil(u64::from(share.wide));
     let busy = if share.group == 1 { BUSY[1] } else { BUSY[0] };
     let length = if rows { longest } else { segment(p.n, p.outer.saturating_mul(strips), busy, COLUMN, longest) };
     let parts = p.n.div_ceil(length).max(1);
@@ -81,7 +91,7 @@ fn sum_into(
     for (i, pass) in list.iter().enumerate() {
         let mut pass = *pass;
         while pass.results() > 0 {
-            let c = cut(pass, info)?;
+            let c = cut(pass, info, of(SEGMENT, info))?;
             let last = i + 1 == list.len() && c.parts == 1;
             let (target, stored) = if last { (to, out) } else { (Arg::Scratch(plan.scratch.len()), acc) };
             if !last {
@@ -196,7 +206,15 @@ pub(super) fn range_params(acc: DType) -> ([Param; 4], [Param; 6]) {
     )
 }
 
-/// `squares_part(x, out, n, segment, parts, low, high, grow, shrink)`, sums of the parts, then
+/// The sum of squares beside which those of a segment of low numbers, which were added as they are, do not count: 2^-8 of a
+/// rounding of it.
+fn enough(acc: DType) -> Param {
+    let digits = if acc == DType::F64 { 53 } else { 24 };
+    let longest = SEGMENT[0].max(SEGMENT[1]).ilog2() as i32;
+    Param::scalar(acc, 2f64.powi(2 * ranges(acc)[0] + longest + digits + 8))
+}
+
+/// `squares_part(x, out, n, segment, parts, low, high, grow, shrink, enough)`, sums of the parts, then
 /// `root(sums, y, shrink, unshrink, ungrow, up, mix, down)`.
 pub fn nrm2(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
     let (n, acc) = (case.dim("n"), case.dtype.compute());
@@ -206,6 +224,7 @@ pub fn nrm2(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
     let mut plan = Plan { steps: Vec::new(), scratch: vec![3 * parts * acc.size()] };
     let mut params = [n, segment, parts].map(Param::U64).to_vec();
     params.extend(squares);
+    params.push(enough(acc));
     plan.steps.push(Step {
         groups: spread_groups(parts, info)?,
         args: vec![Arg::Operand(0), Arg::Scratch(0)],
@@ -253,11 +272,13 @@ fn key_step(entry: &'static str, dtype: DType, order: Order, first: bool, last: 
         ("FLIP", number(order.flip)),
         ("MAGNITUDE", number(order.magnitude)),
         ("INFINITE", number(order.infinity)),
+        ("LOWEST", number(order.ends().0)),
+        ("HIGHEST", number(order.ends().1)),
         ("ONE_ZERO", u8::from(order.one_zero).to_string()),
         ("FIRST", u8::from(first).to_string()),
         ("LAST", u8::from(last).to_string()),
-        // A step of a group, or as much of a row as pays for looking at it twice.
-        ("CHUNK", share.group.max(share.wide).to_string()),
+        // A step of a group, or as much of a row as a processor finds the largest of before it joins its lanes.
+        ("CHUNK", if share.group == 1 { 256 } else { share.group }.to_string()),
     ];
     s.defines.extend(words.into_iter().map(|(name, value)| (name.to_string(), value)));
     s.defines.extend(share.defines());
@@ -273,7 +294,7 @@ fn extreme(case: &Case, info: &DeviceInfo, minimum: bool) -> Result<Plan> {
     for (i, pass) in list.iter().enumerate() {
         let mut pass = *pass;
         while pass.results() > 0 {
-            let c = cut(pass, info)?;
+            let c = cut(pass, info, searched(pass, info))?;
             let (first, last) = (plan.steps.is_empty(), i + 1 == list.len() && c.parts == 1);
             let target = if last { Arg::Operand(1) } else { Arg::Scratch(plan.scratch.len()) };
             if !last {
@@ -318,7 +339,7 @@ fn place(case: &Case, info: &DeviceInfo, minimum: bool) -> Result<Plan> {
     for (i, pass) in list.iter().enumerate() {
         let (mut pass, mut behind) = (*pass, pass.behind);
         while pass.results() > 0 {
-            let c = cut(pass, info)?;
+            let c = cut(pass, info, searched(pass, info))?;
             let (first, last) = (plan.steps.is_empty(), i + 1 == list.len() && c.parts == 1);
             let to_keys = Arg::Scratch(plan.scratch.len());
             plan.scratch.push(c.results * case.dtype.size());

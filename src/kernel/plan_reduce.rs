@@ -164,6 +164,23 @@ impl Order {
         let infinity = (all ^ top) >> (p - 1) << (p - 1);
         Order { all, sign: top, mask: all, lift: top, flip, magnitude: all ^ top, infinity, one_zero: position }
     }
+
+    /// Place of the number with these bits among all others that are not NaN, which lie outside.
+    fn rank(self, bits: u64) -> u64 {
+        let flipped = if bits & self.sign != 0 { self.mask | self.lift } else { self.lift };
+        bits ^ flipped ^ self.flip
+    }
+
+    /// The ranks of the infinities, lower one first; of integers, which have no NaN, the ends of the width.
+    pub fn ends(self) -> (u64, u64) {
+        match self.sign {
+            0 => (0, self.all),
+            sign => {
+                let (a, b) = (self.rank(self.infinity), self.rank(sign | self.infinity));
+                (a.min(b), a.max(b))
+            }
+        }
+    }
 }
 
 /// Segment of rows of `n` that leaves at least this many work-items busy, between `low` and `high`.
@@ -176,8 +193,7 @@ mod tests {
     use super::*;
 
     fn key(o: Order, b: u64) -> u64 {
-        let flipped = if b & o.sign != 0 { o.mask | o.lift } else { o.lift };
-        if b & o.magnitude > o.infinity { o.all } else { b ^ flipped ^ o.flip }
+        if b & o.magnitude > o.infinity { o.all } else { o.rank(b) }
     }
 
     #[test]
@@ -195,6 +211,22 @@ mod tests {
         assert!(key(byte, 0x80) < key(byte, 0xff) && key(byte, 0xff) < key(byte, 0) && key(byte, 0) < key(byte, 0x7f));
         assert_eq!(Order::of(DType::F16, false, false).infinity, 0x7c00);
         assert_eq!(Order::of(DType::BF16, false, false).infinity, 0x7f80);
+    }
+
+    #[test]
+    fn nan_ranks_beyond_the_infinities() {
+        for minimum in [false, true] {
+            let o = Order::of(DType::F32, minimum, false);
+            let (lowest, highest) = o.ends();
+            for v in [f32::NEG_INFINITY, f32::MIN, -0.0, 0.0, 1e-45, f32::MAX, f32::INFINITY] {
+                assert!((lowest..=highest).contains(&o.rank(v.to_bits().into())), "{v} {minimum}");
+            }
+            for nan in [f32::NAN, -f32::NAN, f32::from_bits(0x7f80_0001), f32::from_bits(0xff80_0001)] {
+                assert!(!(lowest..=highest).contains(&o.rank(nan.to_bits().into())), "{nan} {minimum}");
+            }
+            assert_eq!(Order::of(DType::I16, minimum, false).ends(), (0, 0xffff));
+            assert_eq!(Order::of(DType::U64, minimum, false).ends(), (0, u64::MAX));
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::base::{Case, Cost, DType, DeviceInfo, Result};
 
 use super::cpu::cast::float_bits;
-use super::{Kernel, Param, Plan, Step, plan_c, plan_native};
+use super::{Kernel, Param, Plan, Step, plan_c, plan_native, spread_groups};
 
 /// The attribute `name` as a scalar of the arithmetic.
 pub(super) fn scalar(case: &Case, default: f64) -> Param {
@@ -83,15 +83,7 @@ fn c(case: &Case, info: &DeviceInfo, native: Plan, n: u64, dtype: DType, params:
     }
     let [native] = &native.steps[..] else { return Ok(Plan::default()) };
     let step = plan_c::step(dtype, native.entry, dtype.compute(), dtype, plan_c::GROUP);
-    let mut step = match native.entry {
-        // Each of a processor's stretches has 16 KiB.
-        "fill" => plan_c::spread_blocks(step, n, 16_384, info)?,
-        _ => plan_c::spread_elements(step, n, info)?,
-    };
-    if native.entry == "fill" {
-        let (stretches, chunk) = if info.is_software() { (4, 16) } else { (1, 1) };
-        step.defines.extend([("STRETCHES".into(), stretches.to_string()), ("CHUNK".into(), chunk.to_string())]);
-    }
+    let step = plan_c::spread_elements(step, n, info)?;
     Ok(plan_c::one(Step {
         args: native.args.clone(),
         writes: native.writes.clone(),
@@ -142,6 +134,46 @@ pub fn copy_c(k: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
 pub fn fill_c(k: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
     let (n, [even, odd]) = (words(case), pattern_words(case));
     c(case, info, fill_native(k, case, info)?, n, DType::U32, vec![Param::U64(n), even, odd])
+}
+
+/// Words, or bytes, that a work-item of a processor moves.
+const ITEMS: u64 = 16_384;
+
+/// A step of stream_vectors.cl over `n` of them, for devices that are processors.
+fn vectors(case: &Case, info: &DeviceInfo, native: &Plan, entry: &'static str, n: u64) -> Result<Step> {
+    let mut step = plan_c::step(case.dtype, entry, case.dtype.compute(), case.dtype, 1);
+    step.defines.push(("ITEMS".into(), ITEMS.to_string()));
+    let [native] = &native.steps[..] else { return Ok(step) };
+    Ok(Step {
+        groups: spread_groups(n.div_ceil(ITEMS), info)?,
+        args: native.args.clone(),
+        writes: native.writes.clone(),
+        cost: native.cost,
+        ..step
+    })
+}
+
+/// `copy_vectors(x, y, n, past)`: bytes.
+pub fn copy_vectors(k: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
+    plan_c::for_processors(info)?;
+    let bytes = case.dim("n").saturating_mul(case.dtype.size());
+    if bytes == 0 {
+        return Ok(Plan::default());
+    }
+    let step = vectors(case, info, &copy_native(k, case, info)?, "copy_vectors", bytes)?;
+    Ok(plan_c::one(Step { params: vec![Param::U64(bytes), plan_c::past_caches(bytes)], ..step }))
+}
+
+/// `fill_vectors(y, words, even, odd, past)`: whole words of 32 bits.
+pub fn fill_vectors(k: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
+    plan_c::for_processors(info)?;
+    let (n, [even, odd]) = (words(case), pattern_words(case));
+    if n == 0 {
+        return Ok(Plan::default());
+    }
+    let step = vectors(case, info, &fill_native(k, case, info)?, "fill_vectors", n)?;
+    let past = plan_c::past_caches(n.saturating_mul(4));
+    Ok(plan_c::one(Step { params: vec![Param::U64(n), even, odd, past], ..step }))
 }
 
 #[cfg(test)]

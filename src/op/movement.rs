@@ -10,12 +10,14 @@ use super::{
 };
 
 const C_TEXT: &str = include_str!("../../kernels/movement.c");
+const VECTORS_TEXT: &str = include_str!("../../kernels/opencl/movement_vectors.cl");
 const WGSL_TEXT: &str = include_str!("../../kernels/movement.wgsl");
 const WGSL_INPLACE: &str = include_str!("../../kernels/movement_inplace.wgsl");
 const WGSL_PAIRS: &str = include_str!("../../kernels/movement_pairs.wgsl");
 /// What the WGSL texts move as words and as pairs of words; the rest no device with WGSL holds.
 const WORDS: &[DType] = &[DType::F32, DType::F64, DType::I32, DType::I64, DType::U32, DType::U64];
 const PAIRS: &[DType] = &[DType::F16, DType::BF16];
+const NO_VECTORS: &str = "vectors of 16 elements below 32 bits are no whole lines";
 const NO_WORDS: &str = "the text moves whole words";
 const NO_PAIRS: &str = "the text moves elements of 16 bits; WGSL has no type of 8 bits";
 
@@ -75,6 +77,14 @@ static TRANSPOSE: OpDesc = OpDesc {
     grad: Grad::None("the rule is transpose itself; there is no tape yet that could apply it"),
     kernels: &[
         Kernel {
+            variant: "cpu-vectors",
+            body: Body::Opencl(VECTORS_TEXT),
+            dtypes: WORDS,
+            dtypes_why: NO_VECTORS,
+            plan: plan_c::transpose_vectors,
+            ..BASE
+        },
+        Kernel {
             variant: "tiled32",
             body: Body::C(C_TEXT),
             needs: Needs { local_elements: 2 * 32 * 33, group: 256, ..Needs::NONE },
@@ -129,6 +139,14 @@ static TRANSPOSE_INPLACE: OpDesc = OpDesc {
     },
     element: Some(|c, x: &[HostTensor], _, i| (Exact::read(&x[0], source(c.dim("n"), c.dim("n"), i)), 0.0)),
     kernels: &[
+        Kernel {
+            variant: "cpu-vectors",
+            body: Body::Opencl(VECTORS_TEXT),
+            dtypes: WORDS,
+            dtypes_why: NO_VECTORS,
+            plan: plan_c::transpose_inplace_vectors,
+            ..INPLACE
+        },
         Kernel {
             variant: "tiled32",
             body: Body::C(C_TEXT),

@@ -10,6 +10,7 @@ use super::flat::{FLAT, GAPS, Point, cases, element, oracle};
 use super::{Binding, Gap, Grad, OpDesc, Operand, Range, Role, ShapeClass, Tolerance, Unit};
 
 const C_TEXT: &str = include_str!("../../kernels/stream.c");
+const VECTORS_TEXT: &str = include_str!("../../kernels/opencl/stream_vectors.cl");
 const WGSL_TEXT: &str = include_str!("../../kernels/stream.wgsl");
 const WGSL_HALF: &str = include_str!("../../kernels/stream_half.wgsl");
 const WGSL_WORDS: &str = include_str!("../../kernels/stream_words.wgsl");
@@ -33,6 +34,9 @@ const BASE: Kernel = Kernel {
 };
 const NAIVE: Kernel = Kernel { variant: "naive", only_when_named: true, ..BASE };
 const FLAT_C: Kernel = Kernel { variant: "flat", body: Body::C(C_TEXT), ..BASE };
+/// For devices that are processors.
+const VECTORS: Kernel =
+    Kernel { variant: "cpu-vectors", body: Body::Opencl(VECTORS_TEXT), dtypes: &DType::ALL, ..BASE };
 const FLAT_WGSL: Kernel = Kernel { variant: "flat", body: Body::Wgsl(WGSL_TEXT), ..BASE };
 
 const fn alpha(default: f64) -> AttrDecl {
@@ -215,6 +219,7 @@ static COPY: OpDesc = OpDesc {
     domain: &[Range(-1000.0, 1000.0)],
     grad: Grad::None("the rule is copy itself; there is no tape yet that could apply it"),
     kernels: &[
+        Kernel { plan: plan_stream::copy_vectors, ..VECTORS },
         Kernel { dtypes: &DType::ALL, plan: plan_stream::copy_c, ..FLAT_C },
         Kernel { body: Body::Wgsl(WGSL_WORDS), dtypes: &DType::ALL, plan: plan_stream_wgsl::copy, ..FLAT_WGSL },
         Kernel {
@@ -268,6 +273,7 @@ static FILL: OpDesc = OpDesc {
     domain: &[],
     grad: Grad::None("there is no operand to differentiate by"),
     kernels: &[
+        Kernel { plan: plan_stream::fill_vectors, ..VECTORS },
         Kernel { dtypes: &DType::ALL, plan: plan_stream::fill_c, ..FLAT_C },
         Kernel { body: Body::Wgsl(WGSL_WORDS), dtypes: &DType::ALL, plan: plan_stream_wgsl::fill, ..FLAT_WGSL },
         Kernel { body: Body::Native(stream::fill), dtypes: &DType::ALL, plan: plan_stream::fill_native, ..BASE },

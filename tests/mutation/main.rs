@@ -73,6 +73,8 @@ const FILES: &[(&str, &str)] = texts![
     "movement.c",
     "norm.c",
     "opencl/matmul_blocks.cl",
+    "opencl/movement_vectors.cl",
+    "opencl/stream_vectors.cl",
     "pool.c",
     "reduce.c",
     "stream.c",
@@ -91,6 +93,8 @@ struct Trial {
     case: Case,
     /// On a device that says it is a GPU, or on the processor that it is.
     gpu: bool,
+    /// Whether just as many groups are launched as there is work for.
+    exact: bool,
     defines: Vec<(String, String)>,
     reached: BTreeSet<String>,
 }
@@ -148,12 +152,18 @@ impl Subject {
     }
 }
 
-/// The device as a GPU would be planned for, and as it is.
-fn rigs(test: &str) -> Option<[Rig; 2]> {
-    Some([rig(test, false)?, rig(test, true)?])
+/// The device as it is and as a GPU would be planned for; few groups in a row and then as many as there are.
+fn rigs(test: &str) -> Option<[Rig; 4]> {
+    Some([rig(test, false, false)?, rig(test, true, false)?, rig(test, false, true)?, rig(test, true, true)?])
 }
 
-fn rig(test: &str, gpu: bool) -> Option<Rig> {
+impl Trial {
+    fn rig<'a>(&self, rigs: &'a [Rig; 4]) -> &'a Rig {
+        &rigs[usize::from(self.gpu) + 2 * usize::from(self.exact)]
+    }
+}
+
+fn rig(test: &str, gpu: bool, exact: bool) -> Option<Rig> {
     let env = Env::read().unwrap();
     match probe::open(&Select::Named(vec!["opencl:0".into()]), &env, CpuConfig { threads: 1, pin: Pin::Free }) {
         Ok(mut rig) => {
@@ -163,8 +173,11 @@ fn rig(test: &str, gpu: bool) -> Option<Rig> {
                 true => Spoilt::as_gpu(device),
                 false => Spoilt::new(device, u64::MAX, |_, _| {}),
             };
-            // Few groups in a row, so that flat numbers are spread over two axes and some groups find nothing to do.
-            device.info_mut().max_groups[0] = 4;
+            // Few groups in a row, so that flat numbers are spread over two axes and some groups find nothing to do; they
+            // could do what another group left undone, so there are trials without them, too.
+            if !exact {
+                device.info_mut().max_groups[0] = 4;
+            }
             rig.devices[0] = Arc::new(device);
             Some(rig)
         }
@@ -177,7 +190,7 @@ fn rig(test: &str, gpu: bool) -> Option<Rig> {
 }
 
 /// Every C text with cases that together launch each of its entries in every kind of dtype.
-fn subjects(rigs: &[Rig; 2]) -> Vec<Subject> {
+fn subjects(rigs: &[Rig; 4]) -> Vec<Subject> {
     let mut by_file: BTreeMap<String, Subject> = BTreeMap::new();
     for op in op::all() {
         for dtype in op.dtypes {
@@ -209,7 +222,7 @@ fn subjects(rigs: &[Rig; 2]) -> Vec<Subject> {
                         defines.push(("EXPR(x, b)".into(), format!("({})", choice.kernel.expr)));
                     }
                     let reached = reached(text, &entries, &defines);
-                    subject.cases.push(Trial { op, case: case.clone(), gpu, defines, reached });
+                    subject.cases.push(Trial { op, case: case.clone(), gpu, exact: false, defines, reached });
                 }
             }
         }
@@ -221,6 +234,12 @@ fn subjects(rigs: &[Rig; 2]) -> Vec<Subject> {
             0 => u128::MAX,
             work => work,
         });
+        let mut turns: BTreeMap<(&str, &str, bool), bool> = BTreeMap::new();
+        for t in &mut s.cases {
+            let turn = turns.entry((t.op.name, t.case.dtype.name(), t.gpu)).or_default();
+            t.exact = *turn;
+            *turn = !*turn;
+        }
     }
     all
 }
@@ -245,7 +264,7 @@ fn worker() {
         for t in subject.trials(change, patience) {
             let cfg = VerifyConfig { case: Some(t.case.clone()), mutant, ..VerifyConfig::default() };
             let mut sink = Collect::default();
-            if verify::run(&cfg, &rigs[usize::from(t.gpu)], &mut sink, &Cancel::new()).is_ok_and(|s| s.failed > 0) {
+            if verify::run(&cfg, t.rig(&rigs), &mut sink, &Cancel::new()).is_ok_and(|s| s.failed > 0) {
                 caught = Some(&t.case);
                 break;
             }

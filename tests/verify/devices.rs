@@ -106,6 +106,13 @@ fn watched_kernels_name_the_place_of_an_overrun() {
             assert!(bad.is_empty() && summary.failed == 0, "{}", bad.join("\n"));
         }
     }
+    // Texts that move words or bytes whatever the dtype.
+    for name in
+        ["copy/f64/n257/-/uniform", "copy/u8/n255/-/uniform", "fill/f64/n257/-/uniform", "fill/bf16/n257/-/uniform"]
+    {
+        let (summary, records) = on(&VerifyConfig { watch: true, ..one(name) }, &own);
+        assert!(summary.passed == 1, "{}", line(&records[0]));
+    }
     const ELEMENTWISE: &str = include_str!("../../kernels/elementwise.c");
     let from = "if (i < n)";
     let row = ELEMENTWISE[..ELEMENTWISE.find(from).unwrap()].matches('\n').count() + 2;
