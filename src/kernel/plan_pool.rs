@@ -24,6 +24,15 @@ impl Form {
             Form::MeanBack => "avgpool2d_bwd",
         }
     }
+    /// For devices that are processors.
+    fn entry_of_rows(self) -> &'static str {
+        match self {
+            Form::Max => "maxpool2d_rows",
+            Form::Mean => "avgpool2d_rows",
+            Form::MaxBack => "maxpool2d_bwd_rows",
+            Form::MeanBack => "avgpool2d_bwd_rows",
+        }
+    }
     /// Number of read and of written operands.
     pub(super) fn operands(self) -> (usize, usize) {
         match self {
@@ -92,22 +101,45 @@ fn native(case: &Case, form: Form) -> Result<Plan> {
     Ok(plan_native::step(case, form.entry(), &all[..reads], &all[reads..], params, form.cost(case, &w)))
 }
 
-/// C dialect: the sizes, and for means whether the padding counts.
+/// Elements of the result for which a processor's work-item takes several rows.
+const ITEMS: u64 = 4_096;
+
+/// How a processor's work-item walks along a row, and how many rows it takes.
+fn rows(w: &Window, form: Form) -> (Vec<(String, String)>, u64, u64) {
+    let height = if matches!(form, Form::Max | Form::Mean) { w.ho } else { w.h };
+    let count = w.n * height * if w.nhwc { 1 } else { w.c };
+    let lanes = if w.nhwc { w.c } else { w.wo };
+    let wide = [32, 16].into_iter().find(|wide| lanes >= 2 * wide).unwrap_or(8);
+    // Further apart, vectors would be gathered element by element.
+    let lane = if w.nhwc || w.sw > 4 { 1 } else { w.sw };
+    let defines = [("ALONG", u8::from(!w.nhwc).to_string()), ("LANE", lane.to_string()), ("WIDE", wide.to_string())];
+    (defines.map(|(k, v)| (k.to_string(), v)).to_vec(), count, (ITEMS / (form.results(w) / count)).max(1))
+}
+
+/// C dialect: the sizes, and for means whether the padding counts. Of a processor also how many rows a work-item takes.
 fn c(case: &Case, info: &DeviceInfo, form: Form) -> Result<Plan> {
     let w = Window::pool(case)?;
     let results = form.results(&w);
     if results == 0 {
         return Ok(Plan::default());
     }
-    let mut step = plan_c::step(case.dtype, form.entry(), case.dtype.compute(), case.dtype, GROUP as u32);
+    let (entry, group) = if info.is_software() { (form.entry_of_rows(), 1) } else { (form.entry(), GROUP as u32) };
+    let mut step = plan_c::step(case.dtype, entry, case.dtype.compute(), case.dtype, group);
     step.defines.extend(c_defines(&w, largest(&w)));
     let (reads, writes) = form.operands();
     let mut params = sizes(&w);
     if matches!(form, Form::Mean | Form::MeanBack) {
         params.push(Param::U64(include(case)));
     }
+    let mut groups = results.div_ceil(GROUP);
+    if info.is_software() {
+        let (defines, count, each) = rows(&w, form);
+        step.defines.extend(defines);
+        params.push(Param::U64(each));
+        groups = count.div_ceil(each);
+    }
     Ok(plan_c::one(Step {
-        groups: spread_groups(results.div_ceil(GROUP), info)?,
+        groups: spread_groups(groups, info)?,
         args: (0..reads + writes).map(Arg::Operand).collect(),
         writes: (0..reads + writes).map(|i| i >= reads).collect(),
         params,

@@ -406,6 +406,10 @@ fn cases(tier: Tier, more: &[([u64; 4], Fill)]) -> Vec<CaseSpec> {
         ([3, 16, 4, 9], vec![kernel(&[2, 4]), strides(&[3, 1]), nhwc()], Fill::Integer),
         ([2, 4, 6, 7], vec![kernel(&[3, 3]), pads(&[2, 2])], Fill::Special),
         ([1, 17, 33, 18], vec![kernel(&[3, 3]), strides(&[2, 2])], Fill::Uniform),
+        // Several strips of neighbours and what is left beside them.
+        ([1, 2, 9, 41], vec![kernel(&[3, 3]), strides(&[2, 2]), pads(&[1, 1])], Fill::Uniform),
+        ([2, 1, 5, 70], vec![kernel(&[2, 3]), strides(&[1, 3])], Fill::Integer),
+        ([1, 1, 7, 75], vec![kernel(&[3, 5]), pads(&[1, 2])], Fill::Special),
     ];
     list.extend(more.iter().map(|(d, fill)| (*d, vec![kernel(&[3, 3]), pads(&[1, 1])], *fill)));
     if tier == Tier::Full {
@@ -425,6 +429,10 @@ fn cases(tier: Tier, more: &[([u64; 4], Fill)]) -> Vec<CaseSpec> {
             ([2, 16, 64, 48], vec![strides(&[2, 2])], Fill::Uniform),
             ([1, 33, 31, 65], vec![kernel(&[3, 3]), strides(&[2, 2]), pads(&[1, 1]), nhwc()], Fill::Uniform),
             ([257, 2, 4, 4], vec![strides(&[2, 2])], Fill::Uniform),
+            ([1, 2, 6, 150], vec![kernel(&[3, 6]), strides(&[2, 4]), pads(&[1, 3])], Fill::Uniform),
+            ([1, 2, 5, 131], vec![kernel(&[1, 2]), strides(&[1, 4]), pads(&[0, 1])], Fill::Wide),
+            ([1, 2, 5, 101], vec![kernel(&[2, 1]), strides(&[1, 2])], Fill::Uniform),
+            ([1, 70, 3, 4], vec![kernel(&[2, 2]), pads(&[1, 1]), nhwc()], Fill::Uniform),
             ([1, 1, 40, 40], vec![kernel(&[31, 33]), strides(&[2, 3])], Fill::Uniform),
             ([1, 1, 1, 600_001], vec![kernel(&[1, 3]), strides(&[1, 3])], Fill::Uniform),
         ]);
