@@ -94,3 +94,9 @@ static inline u16 prelude_bf16(f32 v) {
     /* Adding could carry a NaN into infinity; a set quiet bit keeps it. */
     return (u16)((bits & 0x7FFFFFFFu) > 0x7F800000u ? (bits >> 16) | 0x40u : rounded);
 }
+
+static inline ushort16 prelude_bf16_vector(float16 v) {
+    uint16 bits = as_uint16(v);
+    uint16 rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
+    return convert_ushort16((bits & 0x7FFFFFFFu) > 0x7F800000u ? (bits >> 16) | 0x40u : rounded);
+}

@@ -2,9 +2,10 @@
 
 use crate::base::{Case, Cost, DeviceInfo, Result};
 
+use super::plan_c::for_processors;
 use super::plan_window::{GROUP, c_defines, largest};
 use super::window::{Window, product};
-use super::{Arg, Kernel, Param, Plan, Step, plan_c, plan_native, spread_groups};
+use super::{Arg, Kernel, Param, Plan, Step, plan_c, plan_native, source, spread_groups};
 
 /// The four ops: operands, and which image they make.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -25,12 +26,12 @@ impl Form {
         }
     }
     /// For devices that are processors.
-    fn entry_of_rows(self) -> &'static str {
+    fn entry_of_vectors(self) -> &'static str {
         match self {
-            Form::Max => "maxpool2d_rows",
-            Form::Mean => "avgpool2d_rows",
-            Form::MaxBack => "maxpool2d_bwd_rows",
-            Form::MeanBack => "avgpool2d_bwd_rows",
+            Form::Max => "maxpool2d_vectors",
+            Form::Mean => "avgpool2d_vectors",
+            Form::MaxBack => "maxpool2d_bwd_vectors",
+            Form::MeanBack => "avgpool2d_bwd_vectors",
         }
     }
     /// Number of read and of written operands.
@@ -104,42 +105,60 @@ fn native(case: &Case, form: Form) -> Result<Plan> {
 /// Elements of the result for which a processor's work-item takes several rows.
 const ITEMS: u64 = 4_096;
 
-/// How a processor's work-item walks along a row, and how many rows it takes.
-fn rows(w: &Window, form: Form) -> (Vec<(String, String)>, u64, u64) {
-    let height = if matches!(form, Form::Max | Form::Mean) { w.ho } else { w.h };
-    let count = w.n * height * if w.nhwc { 1 } else { w.c };
-    let lanes = if w.nhwc { w.c } else { w.wo };
-    let wide = [32, 16].into_iter().find(|wide| lanes >= 2 * wide).unwrap_or(8);
-    // Further apart, vectors would be gathered element by element.
+/// For processors: the sizes, rows per work-item, and for means whether the padding counts.
+fn vectors(case: &Case, info: &DeviceInfo, form: Form) -> Result<Plan> {
+    for_processors(info)?;
+    let w = Window::pool(case)?;
+    let results = form.results(&w);
+    if results == 0 {
+        return Ok(Plan::default());
+    }
+    let (height, lanes) = match form {
+        Form::Max | Form::Mean => (w.ho, w.wo),
+        Form::MaxBack | Form::MeanBack => (w.h, w.w),
+    };
+    let rows = w.n * height * if w.nhwc { 1 } else { w.c };
+    let each = (ITEMS / (results / rows)).max(1);
+    // Windows further apart are taken one by one.
     let lane = if w.nhwc || w.sw > 4 { 1 } else { w.sw };
-    let defines = [("ALONG", u8::from(!w.nhwc).to_string()), ("LANE", lane.to_string()), ("WIDE", wide.to_string())];
-    (defines.map(|(k, v)| (k.to_string(), v)).to_vec(), count, (ITEMS / (form.results(w) / count)).max(1))
+    let vectors = if (if w.nhwc { w.c } else { lanes }) >= 96 * lane { 4 } else { 1 };
+    let mut step = plan_c::step(case.dtype, form.entry_of_vectors(), case.dtype.compute(), case.dtype, 1);
+    step.defines.extend(c_defines(&w, largest(&w)));
+    step.defines.extend(source::vector_types(case.dtype));
+    let numbers = [("ALONG", u64::from(!w.nhwc)), ("LANE", lane), ("VECTORS", vectors)];
+    step.defines.extend(numbers.map(|(name, value)| (name.to_string(), value.to_string())));
+    let mut params = sizes(&w);
+    params.push(Param::U64(each));
+    if matches!(form, Form::Mean | Form::MeanBack) {
+        params.push(Param::U64(include(case)));
+    }
+    let (reads, writes) = form.operands();
+    Ok(plan_c::one(Step {
+        groups: spread_groups(rows.div_ceil(each), info)?,
+        args: (0..reads + writes).map(Arg::Operand).collect(),
+        writes: (0..reads + writes).map(|i| i >= reads).collect(),
+        params,
+        cost: form.cost(case, &w),
+        ..step
+    }))
 }
 
-/// C dialect: the sizes, and for means whether the padding counts. Of a processor also how many rows a work-item takes.
+/// C dialect: the sizes, and for means whether the padding counts.
 fn c(case: &Case, info: &DeviceInfo, form: Form) -> Result<Plan> {
     let w = Window::pool(case)?;
     let results = form.results(&w);
     if results == 0 {
         return Ok(Plan::default());
     }
-    let (entry, group) = if info.is_software() { (form.entry_of_rows(), 1) } else { (form.entry(), GROUP as u32) };
-    let mut step = plan_c::step(case.dtype, entry, case.dtype.compute(), case.dtype, group);
+    let mut step = plan_c::step(case.dtype, form.entry(), case.dtype.compute(), case.dtype, GROUP as u32);
     step.defines.extend(c_defines(&w, largest(&w)));
     let (reads, writes) = form.operands();
     let mut params = sizes(&w);
     if matches!(form, Form::Mean | Form::MeanBack) {
         params.push(Param::U64(include(case)));
     }
-    let mut groups = results.div_ceil(GROUP);
-    if info.is_software() {
-        let (defines, count, each) = rows(&w, form);
-        step.defines.extend(defines);
-        params.push(Param::U64(each));
-        groups = count.div_ceil(each);
-    }
     Ok(plan_c::one(Step {
-        groups: spread_groups(groups, info)?,
+        groups: spread_groups(results.div_ceil(GROUP), info)?,
         args: (0..reads + writes).map(Arg::Operand).collect(),
         writes: (0..reads + writes).map(|i| i >= reads).collect(),
         params,
@@ -149,7 +168,7 @@ fn c(case: &Case, info: &DeviceInfo, form: Form) -> Result<Plan> {
 }
 
 macro_rules! plans {
-    ($($form:ident: $native:ident $c:ident;)*) => {$(
+    ($($form:ident: $native:ident $c:ident $vectors:ident;)*) => {$(
         /// On the CPU.
         pub fn $native(_: &Kernel, case: &Case, _: &DeviceInfo) -> Result<Plan> {
             native(case, Form::$form)
@@ -158,11 +177,15 @@ macro_rules! plans {
         pub fn $c(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
             c(case, info, Form::$form)
         }
+        /// `kernels/opencl/pool_vectors.cl`, for devices that are processors.
+        pub fn $vectors(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
+            vectors(case, info, Form::$form)
+        }
     )*};
 }
 plans! {
-    Max: max max_c;
-    Mean: mean mean_c;
-    MaxBack: max_bwd max_bwd_c;
-    MeanBack: mean_bwd mean_bwd_c;
+    Max: max max_c max_vectors;
+    Mean: mean mean_c mean_vectors;
+    MaxBack: max_bwd max_bwd_c max_bwd_vectors;
+    MeanBack: mean_bwd mean_bwd_c mean_bwd_vectors;
 }

@@ -134,6 +134,50 @@ pub fn c_types(dtype: DType, acc: DType, out: DType) -> Vec<(String, String)> {
     ]
 }
 
+/// Defines that tell a text for processors its vectors of 64 bytes: `VECTOR` of `LANES` numbers of the arithmetic, `PLACES` of
+/// as many integers of type `PLACE`, as comparisons of a `VECTOR` give them, and `NUMBERS`, which are 0, 1, ..; `LOAD_VECTOR(p, i)`
+/// and `STORE_VECTOR(p, i, v)` for elements from i on, `STORE_VECTOR_PAST` for whole lines past the caches; `LOAD_PLACES` and
+/// `STORE_PLACES` for i32.
+pub(super) fn vector_types(dtype: DType) -> Vec<(String, String)> {
+    let lanes = if dtype == DType::F64 { 8 } else { 16 };
+    let names = match dtype {
+        DType::F64 => {
+            ["double8", "long8", "i64", "convert_long8(vload8(0, &(p)[i]))", "vstore8(convert_int8(v), 0, &(p)[i])"]
+        }
+        DType::I32 => ["int16", "int16", "i32", "vload16(0, &(p)[i])", "vstore16((v), 0, &(p)[i])"],
+        _ => ["float16", "int16", "i32", "vload16(0, &(p)[i])", "vstore16((v), 0, &(p)[i])"],
+    };
+    let [vector, places, place, load_places, store_places] = names.map(str::to_string);
+    let (load, store) = match dtype {
+        DType::F16 => (
+            "vload_half16(0, (GLOBAL const half *)&(p)[i])".into(),
+            "vstore_half16_rte((v), 0, (GLOBAL half *)&(p)[i])".into(),
+        ),
+        DType::BF16 => (
+            "as_float16(convert_uint16(vload16(0, &(p)[i])) << 16)".into(),
+            "vstore16(prelude_bf16_vector(v), 0, &(p)[i])".into(),
+        ),
+        _ => (format!("vload{lanes}(0, &(p)[i])"), format!("vstore{lanes}((v), 0, &(p)[i])")),
+    };
+    let past = if dtype.size() < 4 { store.clone() } else { "STORE_PAST((GLOBAL VECTOR *)&(p)[i], (v))".into() };
+    let numbers: Vec<String> = (0..lanes).map(|l| l.to_string()).collect();
+    let numbers = format!("(({places})({}))", numbers.join(", "));
+    [
+        ("VECTOR", vector),
+        ("LANES", lanes.to_string()),
+        ("PLACES", places),
+        ("PLACE", place),
+        ("NUMBERS", numbers),
+        ("LOAD_VECTOR(p, i)", load),
+        ("STORE_VECTOR(p, i, v)", store),
+        ("STORE_VECTOR_PAST(p, i, v)", past),
+        ("LOAD_PLACES(p, i)", load_places),
+        ("STORE_PLACES(p, i, v)", store_places),
+    ]
+    .map(|(name, value)| (name.to_string(), value))
+    .to_vec()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -14,6 +14,7 @@ use super::{
 };
 
 const C_TEXT: &str = include_str!("../../kernels/pool.c");
+const VECTORS_TEXT: &str = include_str!("../../kernels/opencl/pool_vectors.cl");
 const WGSL_TEXT: &str = include_str!("../../kernels/pool.wgsl");
 const WGSL_MAX: &str = include_str!("../../kernels/pool_max.wgsl");
 const FLOATS: &[DType] = &[DType::F32, DType::F64, DType::F16, DType::BF16];
@@ -35,6 +36,8 @@ const MAX_DTYPES: &[DType] = &[DType::F32, DType::F64, DType::F16, DType::BF16, 
 const FLOAT: Kernel = Kernel { dtypes: FLOATS, ..BASE };
 const GROUP: Needs = Needs { group: 64, ..Needs::NONE };
 const C: Kernel = Kernel { variant: "direct", body: Body::C(C_TEXT), needs: GROUP, ..FLOAT };
+/// For devices that are processors.
+const VECTORS: Kernel = Kernel { variant: "cpu-vectors", body: Body::Opencl(VECTORS_TEXT), ..FLOAT };
 const WGSL: Kernel = Kernel { variant: "direct", body: Body::Wgsl(WGSL_TEXT), needs: GROUP, ..FLOAT };
 
 const KERNEL_SHAPE: AttrDecl =
@@ -86,6 +89,7 @@ static MAXPOOL2D: OpDesc = OpDesc {
     domain: &[Range(-1000.0, 1000.0)],
     grad: Grad::None("maxpool2d_bwd is the rule; there is no tape yet that could apply it"),
     kernels: &[
+        Kernel { dtypes: MAX_DTYPES, plan: plan_pool::max_vectors, ..VECTORS },
         Kernel { dtypes: MAX_DTYPES, plan: plan_pool::max_c, ..C },
         Kernel { dtypes: MAX_DTYPES, body: Body::Wgsl(WGSL_MAX), plan: plan_wgsl_pool::max, ..WGSL },
         BASE,
@@ -125,6 +129,7 @@ static AVGPOOL2D: OpDesc = OpDesc {
     domain: &[Range(-1.0, 1.0)],
     grad: Grad::None("avgpool2d_bwd is the rule; there is no tape yet that could apply it"),
     kernels: &[
+        Kernel { plan: plan_pool::mean_vectors, ..VECTORS },
         Kernel { plan: plan_pool::mean_c, ..C },
         Kernel { plan: plan_wgsl_pool::mean, ..WGSL },
         Kernel { body: Body::Native(pool::avgpool2d), plan: plan_pool::mean, ..FLOAT },
@@ -171,6 +176,7 @@ static MAXPOOL2D_BWD: OpDesc = OpDesc {
     domain: &[Range(-1.0, 1.0), Range(0.0, 36.0)],
     grad: SECOND_ORDER,
     kernels: &[
+        Kernel { plan: plan_pool::max_bwd_vectors, ..VECTORS },
         Kernel { plan: plan_pool::max_bwd_c, ..C },
         Kernel { plan: plan_wgsl_pool::max_bwd, ..WGSL },
         Kernel { body: Body::Native(pool::maxpool2d_bwd), plan: plan_pool::max_bwd, ..FLOAT },
@@ -219,6 +225,7 @@ static AVGPOOL2D_BWD: OpDesc = OpDesc {
     domain: &[Range(-1.0, 1.0)],
     grad: SECOND_ORDER,
     kernels: &[
+        Kernel { plan: plan_pool::mean_bwd_vectors, ..VECTORS },
         Kernel { plan: plan_pool::mean_bwd_c, ..C },
         Kernel { plan: plan_wgsl_pool::mean_bwd, ..WGSL },
         Kernel { body: Body::Native(pool::avgpool2d_bwd), plan: plan_pool::mean_bwd, ..FLOAT },
