@@ -88,6 +88,14 @@ typedef float f32;
 #define BF16_LOAD(p, i) as_float((u32)(p)[i] << 16)
 #define BF16_STORE(p, i, v) ((p)[i] = prelude_bf16(v))
 
+/* Vectors at addresses that are multiples of their elements' size alone. */
+typedef float16 prelude_float16 __attribute__((aligned(4)));
+typedef int16 prelude_int16 __attribute__((aligned(4)));
+typedef int8 prelude_int8 __attribute__((aligned(4)));
+#if defined(cl_khr_fp64) || defined(__opencl_c_fp64)
+typedef double8 prelude_double8 __attribute__((aligned(8)));
+#endif
+
 static inline u16 prelude_bf16(f32 v) {
     u32 bits = as_uint(v);
     u32 rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;

@@ -1,6 +1,6 @@
 /* Pooling for devices that are processors. A work-item takes `each` rows of results and walks them in strips of VECTORS
-   vectors of LANES numbers. Where channels are planes (ALONG), a strip is of windows beside each other, LANE = sw pixels
-   apart, or a single one: at the border, and where sw is no number that LANE may be. Else it is of channels of one place.
+   vectors of LANES numbers; what is left beside them is taken one by one. Where channels are planes (ALONG), a strip is of
+   windows beside each other, LANE = sw pixels apart, that lie within the image. Else it is of channels of one place.
    INDEX, CS, YS, XS as in conv.c, the rest of the window's names as in pool.c; every window holds at least one pixel. */
 
 #define SIZES \
@@ -17,34 +17,23 @@
 #define TO(i, stride, pad, count) (MIN(((i) + (pad)) / (stride), (count) - 1) + 1)
 
 #define STRIP (VECTORS * LANES)
-/* The statement for every vector q of a strip, of which `count` places belong to it: all LANES but in strips cut short. */
-#define EACH_VECTOR(statement) \
-    _Pragma("unroll") for (u32 q = 0; q < VECTORS; q++) { \
-        u32 count = width == STRIP ? LANES : (u32)MIN(width - MIN(width, q * LANES), LANES); \
-        statement \
-    }
-/* VECTOR v: `count` elements from `at` on that lie `step` apart; 0 behind them. */
-#define TAKE(v, p, at, step) \
+#define EACH_VECTOR _Pragma("unroll") for (u32 q = 0; q < VECTORS; q++)
+/* VECTOR v: the elements from `at` on that lie LANE apart. */
+#define TAKE(v, p, at) \
     VECTOR v; \
-    if (count == LANES && (step) == 1) { \
+    if (LANE == 1) { \
         v = LOAD_VECTOR(p, at); \
-    } else if (count == LANES && (step) == 2) { \
+    } else if (LANE == 2) { \
         v = (VECTOR)(LOAD_VECTOR(p, at).even, LOAD_VECTOR(p, (at) + LANES - 1).odd); \
     } else { \
-        VECTOR some = (VECTOR)0; \
-        for (u32 l = 0; l < count; l++) { \
-            ((ACC *)&some)[l] = LOAD(p, (at) + l * (step)); \
+        for (u32 l = 0; l < LANES; l++) { \
+            ((ACC *)&v)[l] = LOAD(p, (at) + l * LANE); \
         } \
-        v = some; \
     }
-/* Stores the first `count` numbers of v from `at` on. */
-#define PUT(p, at, v) \
-    if (count == LANES) { \
-        STORE_VECTOR(p, at, v); \
-    } else { \
-        for (u32 l = 0; l < count; l++) { \
-            STORE(p, (at) + l, ((ACC *)&v)[l]); \
-        } \
+/* Asks for what a strip's windows read in the row below them. */
+#define ROW_BELOW(p, at, end) \
+    for (u32 l = 0; l < STRIP * LANE; l += 64 / sizeof(*(p))) { \
+        PREFETCH((p) + MIN((at) + l, (end) - 1)); \
     }
 
 /* Whether the windows of a strip from position o on lie within the image. */
@@ -64,9 +53,11 @@
     while (low < size && !fits(high)) { \
         high--; \
     }
+/* Whether a strip begins at o; how many results are taken there. */
+#define BEGINS(o) ((o) >= low && (o) <= high)
+#define BESIDE(o) (!ALONG ? c : BEGINS(o) ? STRIP : 1)
 /* Where the strip behind that at o begins; the last one overlaps that before it. */
-#define NEXT(o, length) \
-    ((o) < low || (o) > high ? (o) + 1 : (o) < high ? MIN((o) + (length), high) : (o) + (length))
+#define NEXT(o, length) (!BEGINS(o) ? (o) + 1 : (o) < high ? MIN((o) + (length), high) : (o) + (length))
 
 /* y and the place of y in its plane: the first maximum, or the first NaN. */
 KERNEL_WG(maxpool2d_vectors, 1, 1, 1)
@@ -83,30 +74,50 @@ KERNEL_WG(maxpool2d_vectors, 1, 1, 1)
         for (INDEX ox = 0; ox < wo; ox = NEXT(ox, STRIP)) {
             INDEX left = FIRST(ox, sw, pl);
             INDEX right = LAST(ox, sw, pl, kw, w);
-            INDEX beside = ALONG ? (ox >= low && ox <= high ? STRIP : 1) : c;
-            for (INDEX first = 0; first < beside; first += STRIP) {
-                u32 width = (u32)MIN(beside - first, STRIP);
+            INDEX first = 0;
+            for (; first + STRIP <= BESIDE(ox); first += STRIP) {
                 VECTOR top[VECTORS];
                 PLACES best[VECTORS];
                 u64 from = plane + (above * w + left) * XS(c) + first;
-                EACH_VECTOR(TAKE(v, x, from + q * LANES * LANE, LANE) top[q] = v; best[q] = (PLACES)(above * w + left);)
+                ROW_BELOW(x, from + (u64)(below - above) * w * XS(c), n_ * c_ * h_ * w_)
+                EACH_VECTOR {
+                    TAKE(v, x, from + q * LANES * LANE)
+                    top[q] = v;
+                    best[q] = (PLACES)(above * w + left);
+                }
                 for (INDEX row = above; row < below; row++) {
                     for (INDEX column = left; column < right; column++) {
                         INDEX place = row * w + column;
                         u64 at = plane + place * XS(c) + first;
-                        EACH_VECTOR(TAKE(v, x, at + q * LANES * LANE, LANE)
-                                    PLACES better = v > top[q] || (v != v && top[q] == top[q]);
-                                    top[q] = better ? v : top[q]; best[q] = better ? (PLACES)place : best[q];)
+                        EACH_VECTOR {
+                            TAKE(v, x, at + q * LANES * LANE)
+                            PLACES better = !(v <= top[q]) && top[q] == top[q];
+                            top[q] = better ? v : top[q];
+                            best[q] = better ? (PLACES)place : best[q];
+                        }
                     }
                 }
                 u64 to = out + ox * XS(c) + first;
-                EACH_VECTOR(PUT(y, to + q * LANES, top[q])
-                            PLACES own = best[q] + (ALONG ? ((PLACES)(q * LANES) + NUMBERS) * LANE : (PLACES)0);
-                            if (count == LANES) { STORE_PLACES(places, to + q * LANES, own); } else {
-                                for (u32 l = 0; l < count; l++) {
-                                    places[to + q * LANES + l] = (i32)((PLACE *)&own)[l];
-                                }
-                            })
+                EACH_VECTOR {
+                    STORE_VECTOR(y, to + q * LANES, top[q]);
+                    PLACES own = best[q] + (ALONG ? ((PLACES)(q * LANES) + NUMBERS) * LANE : (PLACES)0);
+                    STORE_PLACES(places, to + q * LANES, own);
+                }
+            }
+            for (; first < BESIDE(ox); first++) {
+                INDEX best = above * w + left;
+                ACC top = LOAD(x, plane + best * XS(c) + first);
+                for (INDEX row = above; row < below; row++) {
+                    for (INDEX column = left; column < right; column++) {
+                        ACC v = LOAD(x, plane + (row * w + column) * XS(c) + first);
+                        if (v > top || (IS_NAN(v) && !IS_NAN(top))) {
+                            top = v;
+                            best = row * w + column;
+                        }
+                    }
+                }
+                y[out + ox * XS(c) + first] = x[plane + best * XS(c) + first];
+                places[out + ox * XS(c) + first] = (i32)best;
             }
         }
     }
@@ -127,34 +138,54 @@ KERNEL_WG(avgpool2d_vectors, 1, 1, 1)(GLOBAL const T *RESTRICT x, GLOBAL T *REST
             INDEX left = FIRST(ox, sw, pl);
             INDEX right = LAST(ox, sw, pl, kw, w);
             ACC pixels = (ACC)(include ? kh * kw : (below - above) * (right - left));
-            INDEX beside = ALONG ? (ox >= low && ox <= high ? STRIP : 1) : c;
-            for (INDEX first = 0; first < beside; first += STRIP) {
-                u32 width = (u32)MIN(beside - first, STRIP);
+            INDEX first = 0;
+            for (; first + STRIP <= BESIDE(ox); first += STRIP) {
                 VECTOR s[VECTORS];
-                EACH_VECTOR(s[q] = (VECTOR)0;)
+                u64 from = plane + (above * w + left) * XS(c) + first;
+                ROW_BELOW(x, from + (u64)(below - above) * w * XS(c), n_ * c_ * h_ * w_)
+                EACH_VECTOR s[q] = (VECTOR)0;
                 for (INDEX row = above; row < below; row++) {
                     for (INDEX column = left; column < right; column++) {
                         u64 at = plane + (row * w + column) * XS(c) + first;
-                        EACH_VECTOR(TAKE(v, x, at + q * LANES * LANE, LANE) s[q] += v;)
+                        EACH_VECTOR {
+                            TAKE(v, x, at + q * LANES * LANE)
+                            s[q] += v;
+                        }
                     }
                 }
                 u64 to = out + ox * XS(c) + first;
-                EACH_VECTOR(VECTOR mean = s[q] / pixels; PUT(y, to + q * LANES, mean))
+                EACH_VECTOR STORE_VECTOR(y, to + q * LANES, s[q] / pixels);
+            }
+            for (; first < BESIDE(ox); first++) {
+                ACC s = (ACC)0;
+                for (INDEX row = above; row < below; row++) {
+                    for (INDEX column = left; column < right; column++) {
+                        s += LOAD(x, plane + (row * w + column) * XS(c) + first);
+                    }
+                }
+                STORE(y, out + ox * XS(c) + first, s / pixels);
             }
         }
     }
 }
 
-/* Stores s[LANE][VECTORS] of a strip that is covered: every LANE-th pixel belongs to the same vector. */
-#define PUT_COVERED \
-    EACH_VECTOR(u64 at = to + q * LANES * LANE; if (LANE == 1) { STORE_VECTOR(dx, at, s[0][q]); } else if (LANE == 2) { \
-        VECTOR one; one.even = s[0][q].lo; one.odd = s[LANE - 1][q].lo; STORE_VECTOR(dx, at, one); \
-        one.even = s[0][q].hi; one.odd = s[LANE - 1][q].hi; STORE_VECTOR(dx, at + LANES, one); \
+/* Stores vector q of s from `at` on, where every LANE-th pixel belongs to the same one. */
+#define PUT(at) \
+    if (LANE == 1) { \
+        STORE_VECTOR(dx, at, s[0][q]); \
+    } else if (LANE == 2) { \
+        VECTOR one; \
+        one.even = s[0][q].lo; \
+        one.odd = s[LANE - 1][q].lo; \
+        STORE_VECTOR(dx, at, one); \
+        one.even = s[0][q].hi; \
+        one.odd = s[LANE - 1][q].hi; \
+        STORE_VECTOR(dx, (at) + LANES, one); \
     } else { \
         for (u32 l = 0; l < LANES * LANE; l++) { \
-            STORE(dx, at + l, ((ACC *)&s[l % LANE][q])[l / LANE]); \
+            STORE(dx, (at) + l, ((ACC *)&s[l % LANE][q])[l / LANE]); \
         } \
-    })
+    }
 
 /* dx: every pixel collects g from the windows that hold it and name it. */
 KERNEL_WG(maxpool2d_bwd_vectors, 1, 1, 1)
@@ -169,42 +200,51 @@ KERNEL_WG(maxpool2d_bwd_vectors, 1, 1, 1)
         INDEX above = FROM(row, sh, pt, kh);
         INDEX below = TO(row, sh, pt, ho);
         for (INDEX begin = 0; begin < w; begin = NEXT(begin, STRIP * LANE)) {
-            bool covered = begin >= low && begin <= high;
-            INDEX beside = ALONG ? (covered ? STRIP : 1) : c;
-            for (INDEX first = 0; first < beside; first += STRIP) {
-                u32 width = (u32)MIN(beside - first, STRIP);
+            INDEX from = FROM(begin, sw, pl, kw);
+            INDEX end = TO(begin, sw, pl, wo);
+            INDEX first = 0;
+            for (; first + STRIP <= BESIDE(begin); first += STRIP) {
                 VECTOR s[LANE][VECTORS];
+                ROW_BELOW(g, plane + (u64)(below * wo + from) * XS(c) + first, n_ * c_ * ho_ * wo_)
 #pragma unroll
                 for (u32 p = 0; p < LANE; p++) {
-                    EACH_VECTOR(s[p][q] = (VECTOR)0;)
                     INDEX column = begin + p;
-                    INDEX left = covered ? LEFTMOST(column) : FROM(column, sw, pl, kw);
-                    INDEX right = covered ? TO(column, LANE, pl, wo) : TO(column, sw, pl, wo);
-                    for (INDEX oy = above; oy < below && (p == 0 || covered); oy++) {
+                    INDEX left = ALONG ? LEFTMOST(column) : from;
+                    INDEX right = ALONG ? TO(column, LANE, pl, wo) : end;
+                    EACH_VECTOR s[p][q] = (VECTOR)0;
+                    for (INDEX oy = above; oy < below; oy++) {
                         for (INDEX ox = left; ox < right; ox++) {
                             u64 at = plane + (oy * wo + ox) * XS(c) + first;
-                            EACH_VECTOR(PLACES own = (PLACES)(row * w + column);
-                                        if (ALONG) { own += ((PLACES)(q * LANES) + NUMBERS) * LANE; }
-                                        PLACES named = (PLACES)0;
-                                        if (count == LANES) { named = LOAD_PLACES(places, at + q * LANES); } else {
-                                            for (u32 l = 0; l < count; l++) {
-                                                ((PLACE *)&named)[l] = places[at + q * LANES + l];
-                                            }
-                                        }
-                                        TAKE(v, g, at + q * LANES, 1) s[p][q] += named == own ? v : (VECTOR)0;)
+                            EACH_VECTOR {
+                                PLACES own = (PLACES)(row * w + column);
+                                own += ALONG ? ((PLACES)(q * LANES) + NUMBERS) * LANE : (PLACES)0;
+                                PLACES named = LOAD_PLACES(places, at + q * LANES);
+                                s[p][q] += named == own ? LOAD_VECTOR(g, at + q * LANES) : (VECTOR)0;
+                            }
                         }
                     }
                 }
                 u64 to = out + begin * XS(c) + first;
-                if (covered) {
-                    PUT_COVERED
-                } else {
-                    EACH_VECTOR(PUT(dx, to + q * LANES, s[0][q]))
+                EACH_VECTOR {
+                    PUT(to + q * LANES * LANE)
                 }
+            }
+            for (; first < BESIDE(begin); first++) {
+                ACC s = (ACC)0;
+                for (INDEX oy = above; oy < below; oy++) {
+                    for (INDEX ox = from; ox < end; ox++) {
+                        u64 at = plane + (oy * wo + ox) * XS(c) + first;
+                        s += places[at] == (i32)(row * w + begin) ? LOAD(g, at) : (ACC)0;
+                    }
+                }
+                STORE(dx, out + begin * XS(c) + first, s);
             }
         }
     }
 }
+
+/* Pixels of the window at position o of an axis. */
+#define PIXELS(o, stride, pad, k, size) (LAST(o, stride, pad, k, size) - FIRST(o, stride, pad))
 
 /* dx: every pixel collects its share of g from the windows that hold it. */
 KERNEL_WG(avgpool2d_bwd_vectors, 1, 1, 1)
@@ -219,33 +259,43 @@ KERNEL_WG(avgpool2d_bwd_vectors, 1, 1, 1)
         INDEX above = FROM(row, sh, pt, kh);
         INDEX below = TO(row, sh, pt, ho);
         for (INDEX begin = 0; begin < w; begin = NEXT(begin, STRIP * LANE)) {
-            bool covered = begin >= low && begin <= high;
-            INDEX beside = ALONG ? (covered ? STRIP : 1) : c;
-            for (INDEX first = 0; first < beside; first += STRIP) {
-                u32 width = (u32)MIN(beside - first, STRIP);
+            INDEX from = FROM(begin, sw, pl, kw);
+            INDEX end = TO(begin, sw, pl, wo);
+            INDEX first = 0;
+            for (; first + STRIP <= BESIDE(begin); first += STRIP) {
                 VECTOR s[LANE][VECTORS];
+                ROW_BELOW(g, plane + (u64)(below * wo + from) * XS(c) + first, n_ * c_ * ho_ * wo_)
 #pragma unroll
                 for (u32 p = 0; p < LANE; p++) {
-                    EACH_VECTOR(s[p][q] = (VECTOR)0;)
                     INDEX column = begin + p;
-                    INDEX left = covered ? LEFTMOST(column) : FROM(column, sw, pl, kw);
-                    INDEX right = covered ? TO(column, LANE, pl, wo) : TO(column, sw, pl, wo);
-                    for (INDEX oy = above; oy < below && (p == 0 || covered); oy++) {
-                        INDEX tall = LAST(oy, sh, pt, kh, h) - FIRST(oy, sh, pt);
+                    INDEX left = ALONG ? LEFTMOST(column) : from;
+                    INDEX right = ALONG ? TO(column, LANE, pl, wo) : end;
+                    EACH_VECTOR s[p][q] = (VECTOR)0;
+                    for (INDEX oy = above; oy < below; oy++) {
+                        INDEX tall = PIXELS(oy, sh, pt, kh, h);
+                        ACC whole = (ACC)1 / (ACC)(include ? kh * kw : tall * kw);
                         for (INDEX ox = left; ox < right; ox++) {
-                            INDEX broad = covered ? kw : LAST(ox, sw, pl, kw, w) - FIRST(ox, sw, pl);
-                            ACC share = (ACC)1 / (ACC)(include ? kh * kw : tall * broad);
+                            ACC share = ALONG || include ? whole : (ACC)1 / (ACC)(tall * PIXELS(ox, sw, pl, kw, w));
                             u64 at = plane + (oy * wo + ox) * XS(c) + first;
-                            EACH_VECTOR(TAKE(v, g, at + q * LANES, 1) s[p][q] += v * share;)
+                            EACH_VECTOR s[p][q] += LOAD_VECTOR(g, at + q * LANES) * share;
                         }
                     }
                 }
                 u64 to = out + begin * XS(c) + first;
-                if (covered) {
-                    PUT_COVERED
-                } else {
-                    EACH_VECTOR(PUT(dx, to + q * LANES, s[0][q]))
+                EACH_VECTOR {
+                    PUT(to + q * LANES * LANE)
                 }
+            }
+            for (; first < BESIDE(begin); first++) {
+                ACC s = (ACC)0;
+                for (INDEX oy = above; oy < below; oy++) {
+                    INDEX tall = PIXELS(oy, sh, pt, kh, h);
+                    for (INDEX ox = from; ox < end; ox++) {
+                        INDEX pixels = include ? kh * kw : tall * PIXELS(ox, sw, pl, kw, w);
+                        s += LOAD(g, plane + (oy * wo + ox) * XS(c) + first) / (ACC)pixels;
+                    }
+                }
+                STORE(dx, out + begin * XS(c) + first, s);
             }
         }
     }
