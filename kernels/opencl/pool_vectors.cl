@@ -30,11 +30,6 @@
             ((ACC *)&v)[l] = LOAD(p, (at) + l * LANE); \
         } \
     }
-/* Asks for what a strip's windows read in the row below them. */
-#define ROW_BELOW(p, at, end) \
-    for (u32 l = 0; l < STRIP * LANE; l += 64 / sizeof(*(p))) { \
-        PREFETCH((p) + MIN((at) + l, (end) - 1)); \
-    }
 
 /* Whether the windows of a strip from position o on lie within the image. */
 #define WITHIN(o) (ALONG && sw == LANE && (o) + STRIP <= wo && (o) * sw >= pl && ((o) + STRIP - 1) * sw + kw <= w + pl)
@@ -79,7 +74,6 @@ KERNEL_WG(maxpool2d_vectors, 1, 1, 1)
                 VECTOR top[VECTORS];
                 PLACES best[VECTORS];
                 u64 from = plane + (above * w + left) * XS(c) + first;
-                ROW_BELOW(x, from + (u64)(below - above) * w * XS(c), n_ * c_ * h_ * w_)
                 EACH_VECTOR {
                     TAKE(v, x, from + q * LANES * LANE)
                     top[q] = v;
@@ -99,8 +93,8 @@ KERNEL_WG(maxpool2d_vectors, 1, 1, 1)
                 }
                 u64 to = out + ox * XS(c) + first;
                 EACH_VECTOR {
-                    STORE_VECTOR(y, to + q * LANES, top[q]);
                     PLACES own = best[q] + (ALONG ? ((PLACES)(q * LANES) + NUMBERS) * LANE : (PLACES)0);
+                    STORE_VECTOR(y, to + q * LANES, top[q]);
                     STORE_PLACES(places, to + q * LANES, own);
                 }
             }
@@ -142,7 +136,6 @@ KERNEL_WG(avgpool2d_vectors, 1, 1, 1)(GLOBAL const T *RESTRICT x, GLOBAL T *REST
             for (; first + STRIP <= BESIDE(ox); first += STRIP) {
                 VECTOR s[VECTORS];
                 u64 from = plane + (above * w + left) * XS(c) + first;
-                ROW_BELOW(x, from + (u64)(below - above) * w * XS(c), n_ * c_ * h_ * w_)
                 EACH_VECTOR s[q] = (VECTOR)0;
                 for (INDEX row = above; row < below; row++) {
                     for (INDEX column = left; column < right; column++) {
@@ -205,7 +198,6 @@ KERNEL_WG(maxpool2d_bwd_vectors, 1, 1, 1)
             INDEX first = 0;
             for (; first + STRIP <= BESIDE(begin); first += STRIP) {
                 VECTOR s[LANE][VECTORS];
-                ROW_BELOW(g, plane + (u64)(below * wo + from) * XS(c) + first, n_ * c_ * ho_ * wo_)
 #pragma unroll
                 for (u32 p = 0; p < LANE; p++) {
                     INDEX column = begin + p;
@@ -264,7 +256,6 @@ KERNEL_WG(avgpool2d_bwd_vectors, 1, 1, 1)
             INDEX first = 0;
             for (; first + STRIP <= BESIDE(begin); first += STRIP) {
                 VECTOR s[LANE][VECTORS];
-                ROW_BELOW(g, plane + (u64)(below * wo + from) * XS(c) + first, n_ * c_ * ho_ * wo_)
 #pragma unroll
                 for (u32 p = 0; p < LANE; p++) {
                     INDEX column = begin + p;

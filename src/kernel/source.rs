@@ -135,14 +135,14 @@ pub fn c_types(dtype: DType, acc: DType, out: DType) -> Vec<(String, String)> {
 }
 
 /// Defines that tell a text for processors its vectors of 64 bytes: `VECTOR` of `LANES` numbers of the arithmetic, `PLACES` of
-/// as many integers of type `PLACE`, as comparisons of a `VECTOR` give them, and `NUMBERS`, which are 0, 1, ..; `LOAD_VECTOR(p, i)`
-/// and `STORE_VECTOR(p, i, v)` for elements from i on, `STORE_VECTOR_PAST` for whole lines past the caches; `LOAD_PLACES` and
+/// as many integers, as comparisons of a `VECTOR` give them, and `NUMBERS`, which are 0, 1, ..; `LOAD_VECTOR(p, i)` and
+/// `STORE_VECTOR(p, i, v)` for elements from i on, `STORE_VECTOR_PAST` for whole lines past the caches; `LOAD_PLACES` and
 /// `STORE_PLACES` for i32.
 pub(super) fn vector_types(dtype: DType) -> Vec<(String, String)> {
-    let (vector, places, place, lanes) = match dtype {
-        DType::F64 => ("double8", "long8", "i64", 8),
-        DType::I32 => ("int16", "int16", "i32", 16),
-        _ => ("float16", "int16", "i32", 16),
+    let (vector, places, lanes) = match dtype {
+        DType::F64 => ("double8", "long8", 8),
+        DType::I32 => ("int16", "int16", 16),
+        _ => ("float16", "int16", 16),
     };
     // PoCL's vstore is four stores of 16 bytes.
     let anywhere = |vector: &str, v: &str| format!("(*(GLOBAL prelude_{vector} *)&(p)[i] = ({v}))");
@@ -168,7 +168,6 @@ pub(super) fn vector_types(dtype: DType) -> Vec<(String, String)> {
         ("VECTOR", vector.into()),
         ("LANES", lanes.to_string()),
         ("PLACES", places.into()),
-        ("PLACE", place.into()),
         ("NUMBERS", numbers),
         ("LOAD_VECTOR(p, i)", load),
         ("STORE_VECTOR(p, i, v)", store),
