@@ -2,7 +2,8 @@
 //! with a time limit. A mutant that no case notices is a hole in the cases or in the judge, or changes nothing.
 //!
 //! `cargo test --test mutation` takes a small sample, `MUTANTS=1000 cargo test --test mutation -- --nocapture` a large one
-//! (half an hour on two cores), `MUTANT='norm.c: < at' ...` those whose name contains that. Mutants that compute the same
+//! (half an hour on two cores), `MUTANT='norm.c: < at' ...` those whose name contains that; with MUTANTS_LIST set the sample is
+//! printed and none is tried. Mutants that compute the same
 //! as the original are listed with the argument in equivalent.txt; at most 8 of 100 may be, and of the rest 97 of 100 must
 //! be caught.
 
