@@ -1,8 +1,7 @@
 /* Softmax over the middle axis of [m, n, inner], and normalisations by mean and variance. GROUP is a power of two. */
 
 /* y = exp(x - top) / sum of the same along the axis; one group per row, rows being `inner` apart. A NaN makes its row NaN,
-   as does +infinity (inf - inf). A work-item has WIDE neighbours beside each other, of which a processor's compiler makes
-   vectors; STRIDE is inner, or 1 where it is known to be. */
+   as does +infinity (inf - inf). STRIDE is inner, or 1 where it is known to be. */
 KERNEL_WG(softmax, GROUP, 1, 1)(GLOBAL const T *RESTRICT x, GLOBAL T *RESTRICT y, u64 rows, u64 n, u64 inner) {
     SHARED ACC tree[GROUP];
     u32 lid = LID(0);
@@ -10,18 +9,12 @@ KERNEL_WG(softmax, GROUP, 1, 1)(GLOBAL const T *RESTRICT x, GLOBAL T *RESTRICT y
     /* A whole group leaves, so nobody waits for it at a barrier. */
     if (row >= rows) return;
     u64 base = row / inner * n * inner + row % inner;
-    ACC wide[WIDE];
-    for (u32 l = 0; l < WIDE; l++) {
-        wide[l] = LOAD(x, base);
+    ACC top = LOAD(x, base);
+    for (u64 j = lid; j < n; j += GROUP) {
+        ACC v = LOAD(x, base + j * STRIDE);
+        top = v > top || IS_NAN(v) ? v : top;
     }
-    for (u64 j = lid * WIDE; j < n; j += GROUP * WIDE) {
-        u32 width = (u32)MIN(n - j, WIDE);
-        EACH(l, width, WIDE, ACC v = LOAD(x, base + (j + l) * STRIDE); wide[l] = v > wide[l] || IS_NAN(v) ? v : wide[l];)
-    }
-    for (u32 l = 1; l < WIDE; l++) {
-        wide[0] = wide[l] > wide[0] || IS_NAN(wide[l]) ? wide[l] : wide[0];
-    }
-    tree[lid] = wide[0];
+    tree[lid] = top;
     BARRIER();
     for (u32 w = GROUP / 2; w > 0; w /= 2) {
         if (lid < w) {
@@ -30,22 +23,14 @@ KERNEL_WG(softmax, GROUP, 1, 1)(GLOBAL const T *RESTRICT x, GLOBAL T *RESTRICT y
         }
         BARRIER();
     }
-    ACC top = tree[0];
+    top = tree[0];
     /* Everyone has read the maximum before the array is used again. */
     BARRIER();
-    for (u32 l = 0; l < WIDE; l++) {
-        wide[l] = (ACC)0;
+    ACC part = (ACC)0;
+    for (u64 j = lid; j < n; j += GROUP) {
+        part += exp(LOAD(x, base + j * STRIDE) - top);
     }
-    for (u64 j = lid * WIDE; j < n; j += GROUP * WIDE) {
-        u32 width = (u32)MIN(n - j, WIDE);
-        EACH(l, width, WIDE, wide[l] += exp(LOAD(x, base + (j + l) * STRIDE) - top);)
-    }
-    for (u32 w = WIDE / 2; w > 0; w /= 2) {
-        for (u32 l = 0; l < w; l++) {
-            wide[l] += wide[l + w];
-        }
-    }
-    tree[lid] = wide[0];
+    tree[lid] = part;
     BARRIER();
     for (u32 w = GROUP / 2; w > 0; w /= 2) {
         if (lid < w) {
@@ -332,20 +317,11 @@ KERNEL_WG(layernorm, GROUP, 1, 1)
     if (row >= rows) return;
     u64 base = row * n;
     ACC shift = shift_of(LOAD(x, base));
-    ACC s[WIDE];
-    for (u32 l = 0; l < WIDE; l++) {
-        s[l] = (ACC)0;
+    ACC part = (ACC)0;
+    for (u64 j = lid; j < n; j += GROUP) {
+        part += LOAD(x, base + j) - shift;
     }
-    for (u64 j = lid * WIDE; j < n; j += GROUP * WIDE) {
-        u32 width = (u32)MIN(n - j, WIDE);
-        EACH(l, width, WIDE, s[l] += LOAD(x, base + j + l) - shift;)
-    }
-    for (u32 w = WIDE / 2; w > 0; w /= 2) {
-        for (u32 l = 0; l < w; l++) {
-            s[l] += s[l + w];
-        }
-    }
-    tree[lid] = s[0];
+    tree[lid] = part;
     BARRIER();
     for (u32 w = GROUP / 2; w > 0; w /= 2) {
         if (lid < w) {
@@ -356,19 +332,12 @@ KERNEL_WG(layernorm, GROUP, 1, 1)
     ACC m = tree[0] / (ACC)n;
     /* Everyone has read the sum before the array is used again. */
     BARRIER();
-    for (u32 l = 0; l < WIDE; l++) {
-        s[l] = (ACC)0;
+    part = (ACC)0;
+    for (u64 j = lid; j < n; j += GROUP) {
+        ACC d = LOAD(x, base + j) - shift - m;
+        part += d * d;
     }
-    for (u64 j = lid * WIDE; j < n; j += GROUP * WIDE) {
-        u32 width = (u32)MIN(n - j, WIDE);
-        EACH(l, width, WIDE, ACC d = LOAD(x, base + j + l) - shift - m; s[l] += d * d;)
-    }
-    for (u32 w = WIDE / 2; w > 0; w /= 2) {
-        for (u32 l = 0; l < w; l++) {
-            s[l] += s[l + w];
-        }
-    }
-    tree[lid] = s[0];
+    tree[lid] = part;
     BARRIER();
     for (u32 w = GROUP / 2; w > 0; w /= 2) {
         if (lid < w) {

@@ -121,7 +121,6 @@ KERNEL_WG(avgpool2d_vectors, 1, 1, 1)(GLOBAL const T *RESTRICT x, GLOBAL T *REST
             INDEX first = 0;
             for (; first + STRIP <= BESIDE(ox); first += STRIP) {
                 VECTOR s[VECTORS];
-                u64 from = plane + (above * w + left) * XS(c) + first;
                 EACH_VECTOR s[q] = (VECTOR)0;
                 for (INDEX row = above; row < below; row++) {
                     for (INDEX column = left; column < right; column++) {

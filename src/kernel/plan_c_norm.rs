@@ -32,9 +32,12 @@ pub fn softmax(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
         return Ok(Plan::default());
     }
     let columns = inner > 1 && (info.is_software() || rows >= BUSY);
-    let share = if columns { column_share(inner, info) } else { row_share(n, info) };
+    let share = column_share(inner, info);
     let items = m * inner.div_ceil(u64::from(share.wide));
-    let mut step = shared(case, if columns { "softmax_columns" } else { "softmax" }, share);
+    let mut step = match columns {
+        true => shared(case, "softmax_columns", share),
+        false => step(case.dtype, "softmax", case.dtype.compute(), case.dtype, row_group(n)),
+    };
     step.defines.push(("STRIDE".into(), if inner == 1 { "1" } else { "inner" }.into()));
     Ok(one(Step {
         groups: spread_groups(if columns { items.div_ceil(u64::from(share.group)) } else { rows }, info)?,
@@ -159,7 +162,7 @@ pub fn layernorm(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
             writes: vec![false, false, false, true, true, true],
             params: vec![Param::U64(m), Param::U64(n), epsilon],
             cost: plan_native::layernorm_cost(case),
-            ..shared(case, "layernorm", row_share(n, info))
+            ..step(case.dtype, "layernorm", case.dtype.compute(), case.dtype, row_group(n))
         }));
     }
     let c = Channels { channels: m, inner: n, n };

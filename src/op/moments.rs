@@ -483,6 +483,9 @@ fn layer_cases(tier: Tier) -> Vec<CaseSpec> {
             ([2, 17_000], Fill::Offset, None),
             ([1, 50_257], Fill::Uniform, None),
             ([1, 600_000], Fill::Uniform, None),
+            // More than a core's cache holds, in whole lines and not.
+            ([257, 4096], Fill::Uniform, None),
+            ([130, 4097], Fill::Uniform, None),
             ([66_000, 3], Fill::Uniform, None),
             ([17, 1], Fill::Uniform, None),
             ([3, 768], Fill::Positive, Some(1e-12)),

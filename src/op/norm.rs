@@ -162,6 +162,9 @@ fn cases(tier: Tier) -> Vec<CaseSpec> {
             ([2, 50_257, 1], Fill::Uniform),
             ([1, 50_257, 1], Fill::Wide),
             ([1, 600_000, 1], Fill::Uniform),
+            // More than a core's cache holds, in whole lines and not.
+            ([257, 4096, 1], Fill::Uniform),
+            ([130, 4097, 1], Fill::Uniform),
             ([66_000, 2, 1], Fill::Uniform),
             ([33, 129, 1], Fill::Integer),
             ([3, 128, 1], Fill::Cancelling),

@@ -48,8 +48,8 @@ const PATIENCE: [Patience; 2] = [
     Patience { enough: Duration::from_secs(8), limit: Duration::from_secs(40), groups: 8, cases: 80 },
     Patience { enough: Duration::from_secs(60), limit: Duration::from_secs(120), groups: 20, cases: 600 },
 ];
-/// Bytes of operands of the largest case.
-const SMALL: u64 = 1 << 20;
+/// Bytes of operands of the largest case: some results are larger than a core's cache, and stored past it.
+const SMALL: u64 = 10 << 20;
 /// Sample without MUTANTS.
 const FEW: usize = 16;
 
