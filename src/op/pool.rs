@@ -440,6 +440,10 @@ fn cases(tier: Tier, more: &[([u64; 4], Fill)]) -> Vec<CaseSpec> {
             ([1, 2, 5, 131], vec![kernel(&[1, 2]), strides(&[1, 4]), pads(&[0, 1])], Fill::Wide),
             ([1, 2, 5, 101], vec![kernel(&[2, 1]), strides(&[1, 2])], Fill::Uniform),
             ([1, 70, 3, 4], vec![kernel(&[2, 2]), pads(&[1, 1]), nhwc()], Fill::Uniform),
+            // Wide enough for several vectors at once, with windows that overlap.
+            ([1, 2, 7, 230], vec![kernel(&[3, 3]), pads(&[1, 1])], Fill::Uniform),
+            ([1, 2, 5, 420], vec![kernel(&[3, 3]), strides(&[2, 2]), pads(&[1, 1])], Fill::Wide),
+            ([1, 200, 3, 4], vec![kernel(&[2, 2]), pads(&[1, 1]), nhwc()], Fill::Uniform),
             ([1, 1, 40, 40], vec![kernel(&[31, 33]), strides(&[2, 3])], Fill::Uniform),
             ([1, 1, 1, 600_001], vec![kernel(&[1, 3]), strides(&[1, 3])], Fill::Uniform),
         ]);
