@@ -150,6 +150,8 @@ KERNEL_WG(stats_runs, 1, 1, 1)
     ACC shift = shift_of(LOAD(x, channel * inner));
     ACC mean = (ACC)0;
     ACC s[WIDE];
+    /* Asks for the same channel of the next image where that is not just behind. */
+    u64 ahead = inner < 512 ? channels * inner : 512;
     /* First the mean, then the squares. */
     for (u32 round = 0; round < 2; round++) {
         for (u32 l = 0; l < WIDE; l++) {
@@ -162,6 +164,9 @@ KERNEL_WG(stats_runs, 1, 1, 1)
             u64 at = i + (image * (channels - 1) + channel) * inner;
             for (u64 j = 0; j < run; j += WIDE) {
                 u32 width = (u32)MIN(run - j, WIDE);
+                for (u32 q = 0; q < width && round == 0; q += 64 / sizeof(*x)) {
+                    PREFETCH(x + MIN(at + j + q + ahead, channels * n - 1));
+                }
                 EACH(l, width, WIDE, ACC d = LOAD(x, at + j + l) - shift - mean; s[l] += round == 0 ? d : d * d;)
             }
             i += run;

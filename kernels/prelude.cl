@@ -88,9 +88,23 @@ typedef float f32;
 #define BF16_LOAD(p, i) as_float((u32)(p)[i] << 16)
 #define BF16_STORE(p, i, v) ((p)[i] = prelude_bf16(v))
 
+/* Vectors at addresses that are multiples of their elements' size alone. */
+typedef __attribute__((aligned(4))) float16 prelude_float16;
+typedef __attribute__((aligned(4))) int16 prelude_int16;
+typedef __attribute__((aligned(4))) int8 prelude_int8;
+#if defined(cl_khr_fp64) || defined(__opencl_c_fp64)
+typedef __attribute__((aligned(8))) double8 prelude_double8;
+#endif
+
 static inline u16 prelude_bf16(f32 v) {
     u32 bits = as_uint(v);
     u32 rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
     /* Adding could carry a NaN into infinity; a set quiet bit keeps it. */
     return (u16)((bits & 0x7FFFFFFFu) > 0x7F800000u ? (bits >> 16) | 0x40u : rounded);
+}
+
+static inline ushort16 prelude_bf16_vector(float16 v) {
+    uint16 bits = as_uint16(v);
+    uint16 rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
+    return convert_ushort16((bits & 0x7FFFFFFFu) > 0x7F800000u ? (bits >> 16) | 0x40u : rounded);
 }

@@ -87,22 +87,27 @@ FUNCTION u64 debug_at(GLOBAL u32 *debug_report, u64 index, u64 limit, u32 line) 
 #define DEBUG_AT(p, i) debug_at(debug_report, (u64)(i), DEBUG_LENGTH(p), __LINE__)
 #define DEBUG_NAN(p, i, v) \\
     do { if ((v) != (v)) debug_note(debug_report, 2u, (u64)(i), DEBUG_LENGTH(p), __LINE__); } while (0)
+#define DEBUG_LANES(p, i) (DEBUG_AT(p, (u64)(i) + LANES - 1) < LANES - 1 ? 0 : (u64)(i))
+#define DEBUG_NAN_LANES(p, i, v) \\
+    do { if (any((v) != (v))) debug_note(debug_report, 2u, (u64)(i), DEBUG_LENGTH(p), __LINE__); } while (0)
 ";
 
 /// Defines of the accessors with every index checked: `LOAD(p, i)` and so on as `source::c_types` writes them.
 pub(super) fn defines(defines: &[(String, String)]) -> Vec<(String, String)> {
     let checked = |(name, value): &(String, String)| {
-        let load = name.starts_with("LOAD(");
+        let load = name.starts_with("LOAD");
         if !load && !name.starts_with("STORE") {
             return (name.clone(), value.clone());
         }
+        let vector = name.contains("_VECTOR") || name.contains("_PLACES");
+        let (at, nan) = if vector { ("DEBUG_LANES", "DEBUG_NAN_LANES") } else { ("DEBUG_AT", "DEBUG_NAN") };
         // The index appears once in each, as `[i]` or as an argument.
         let value = if value.contains("[i]") {
-            value.replacen("[i]", "[DEBUG_AT(p, i)]", 1)
+            value.replacen("[i]", &format!("[{at}(p, i)]"), 1)
         } else {
-            value.replacen("(p, i", "(p, DEBUG_AT(p, i)", 1)
+            value.replacen("(p, i", &format!("(p, {at}(p, i)"), 1)
         };
-        let value = if load { value } else { format!("do {{ DEBUG_NAN(p, i, v); {value}; }} while (0)") };
+        let value = if load { value } else { format!("do {{ {nan}(p, i, v); {value}; }} while (0)") };
         (name.clone(), value)
     };
     defines.iter().map(checked).collect()
@@ -231,11 +236,13 @@ mod tests {
             ("T".to_string(), "f32".to_string()),
             ("LOAD(p, i)".into(), "((ACC)(p)[i])".into()),
             ("STORE(p, i, v)".into(), "F16_STORE(p, i, v)".into()),
+            ("STORE_VECTOR(p, i, v)".into(), "vstore16((v), 0, &(p)[i])".into()),
         ];
         let made = defines(&given);
         assert_eq!(made[0], given[0]);
         assert_eq!(made[1].1, "((ACC)(p)[DEBUG_AT(p, i)])");
         assert_eq!(made[2].1, "do { DEBUG_NAN(p, i, v); F16_STORE(p, DEBUG_AT(p, i), v); } while (0)");
+        assert_eq!(made[3].1, "do { DEBUG_NAN_LANES(p, i, v); vstore16((v), 0, &(p)[DEBUG_LANES(p, i)]); } while (0)");
     }
 
     #[test]

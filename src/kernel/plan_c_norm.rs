@@ -1,10 +1,12 @@
 //! Plans of `kernels/norm.c`: softmax and the normalisations by mean and variance.
 
-use crate::base::{Case, Cost, DeviceInfo, Result};
+use crate::base::{Case, Code, Cost, DeviceInfo, Error, Result};
 
-use super::plan_c::{GROUP, Share, column_share, one, row_group, row_share, spread_elements, step};
+use super::plan_c::{
+    GROUP, Share, column_share, for_processors, one, past_caches, row_group, row_share, spread_elements, step,
+};
 use super::plan_native::{self, Channels};
-use super::{Arg, Kernel, Param, Plan, Step, spread_groups};
+use super::{Arg, Kernel, Param, Plan, Step, source, spread_groups};
 
 /// Elements of one channel that one group takes before the groups' statistics are joined; more where a channel has more
 /// than 8,192 such segments.
@@ -41,6 +43,53 @@ pub fn softmax(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
         params: [if columns { m } else { rows }, n, inner].map(Param::U64).to_vec(),
         cost: plan_native::softmax_cost(case),
         ..step
+    }))
+}
+
+/// A step of `kernels/opencl/norm_vectors.cl`: a work-item per row of a device that is a processor.
+fn vectors(case: &Case, entry: &'static str, rows: u64, info: &DeviceInfo) -> Result<Step> {
+    for_processors(info)?;
+    let mut s = step(case.dtype, entry, case.dtype.compute(), case.dtype, 1);
+    s.defines.extend(source::vector_types(case.dtype));
+    Ok(Step { groups: spread_groups(rows, info)?, ..s })
+}
+
+/// `softmax_vectors(x, y, rows, n, past)`, for rows that lie beside each other.
+pub fn softmax_vectors(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
+    for_processors(info)?;
+    let (m, n) = (case.dim("m"), case.dim("n"));
+    if case.attrs.int("inner", 1) != 1 {
+        return Err(Error::new(Code::FeatureUnsupported, "needs rows that lie beside each other"));
+    }
+    if m * n == 0 {
+        return Ok(Plan::default());
+    }
+    Ok(one(Step {
+        args: vec![Arg::Operand(0), Arg::Operand(1)],
+        writes: vec![false, true],
+        params: vec![Param::U64(m), Param::U64(n), past_caches(m * n * case.dtype.size())],
+        cost: plan_native::softmax_cost(case),
+        ..vectors(case, "softmax_vectors", m, info)?
+    }))
+}
+
+/// `layernorm_vectors(x, gamma, beta, y, mean, rstd, rows, n, epsilon, past)`, for rows of one segment.
+pub fn layernorm_vectors(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
+    for_processors(info)?;
+    let (m, n) = (case.dim("m"), case.dim("n"));
+    if cut(n).1 != 1 {
+        return Err(Error::new(Code::FeatureUnsupported, format!("needs rows of at most {SEGMENT} elements")));
+    }
+    if m == 0 {
+        return Ok(Plan::default());
+    }
+    let epsilon = Param::scalar(case.dtype, case.attrs.float("epsilon", plan_native::EPSILON));
+    Ok(one(Step {
+        args: (0..6).map(Arg::Operand).collect(),
+        writes: vec![false, false, false, true, true, true],
+        params: vec![Param::U64(m), Param::U64(n), epsilon, past_caches(m * n * case.dtype.size())],
+        cost: plan_native::layernorm_cost(case),
+        ..vectors(case, "layernorm_vectors", m, info)?
     }))
 }
 

@@ -134,6 +134,57 @@ pub fn c_types(dtype: DType, acc: DType, out: DType) -> Vec<(String, String)> {
     ]
 }
 
+/// Numbers in a vector of 64 bytes of a dtype's arithmetic.
+pub(super) fn vector_lanes(dtype: DType) -> u64 {
+    64 / dtype.compute().size()
+}
+
+/// Defines that tell a text for processors its vectors of 64 bytes: `VECTOR` of `LANES` numbers of the arithmetic, `PLACES` of
+/// as many integers, as comparisons of a `VECTOR` give them, and `NUMBERS`, which are 0, 1, ..; `LOAD_VECTOR(p, i)` and
+/// `STORE_VECTOR(p, i, v)` for elements from i on, `STORE_VECTOR_PAST` for whole lines past the caches; `LOAD_PLACES` and
+/// `STORE_PLACES` for i32.
+pub(super) fn vector_types(dtype: DType) -> Vec<(String, String)> {
+    let lanes = vector_lanes(dtype);
+    let (vector, places) = match dtype {
+        DType::F64 => ("double8", "long8"),
+        DType::I32 => ("int16", "int16"),
+        _ => ("float16", "int16"),
+    };
+    // PoCL's vstore is four stores of 16 bytes.
+    let anywhere = |vector: &str, v: &str| format!("(*(GLOBAL prelude_{vector} *)&(p)[i] = ({v}))");
+    let (load, store) = match dtype {
+        DType::F16 => (
+            "vload_half16(0, (GLOBAL const half *)&(p)[i])".to_string(),
+            "vstore_half16_rte((v), 0, (GLOBAL half *)&(p)[i])".to_string(),
+        ),
+        DType::BF16 => (
+            "as_float16(convert_uint16(vload16(0, &(p)[i])) << 16)".to_string(),
+            "vstore16(prelude_bf16_vector(v), 0, &(p)[i])".to_string(),
+        ),
+        _ => (format!("vload{lanes}(0, &(p)[i])"), anywhere(vector, "v")),
+    };
+    let (load_places, store_places) = match dtype {
+        DType::F64 => ("convert_long8(vload8(0, &(p)[i]))", anywhere("int8", "convert_int8(v)")),
+        _ => ("vload16(0, &(p)[i])", anywhere("int16", "v")),
+    };
+    let past = if dtype.size() < 4 { store.clone() } else { "STORE_PAST((GLOBAL VECTOR *)&(p)[i], (v))".into() };
+    let numbers: Vec<String> = (0..lanes).map(|l| l.to_string()).collect();
+    let numbers = format!("(({places})({}))", numbers.join(", "));
+    [
+        ("VECTOR", vector.into()),
+        ("LANES", lanes.to_string()),
+        ("PLACES", places.into()),
+        ("NUMBERS", numbers),
+        ("LOAD_VECTOR(p, i)", load),
+        ("STORE_VECTOR(p, i, v)", store),
+        ("STORE_VECTOR_PAST(p, i, v)", past),
+        ("LOAD_PLACES(p, i)", load_places.into()),
+        ("STORE_PLACES(p, i, v)", store_places),
+    ]
+    .map(|(name, value)| (name.to_string(), value))
+    .to_vec()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

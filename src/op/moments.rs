@@ -23,6 +23,7 @@ use crate::kernel::{Body, Kernel, Needs, plan_c_norm, plan_native, plan_wgsl_nor
 use super::tolerance::gamma;
 use super::{
     Binding, CaseSpec, Family, Gap, Grad, OpDesc, Operand, Range, Reference, Role, ShapeClass, Tier, Tolerance, Unit,
+    norm,
 };
 
 const C_TEXT: &str = include_str!("../../kernels/norm.c");
@@ -130,6 +131,12 @@ pub(super) static LAYERNORM: OpDesc = OpDesc {
     domain: &[Range(-1.0, 1.0), Range(-1.5, 1.5), Range(-1.0, 1.0)],
     grad: Grad::None(NO_RULE),
     kernels: &[
+        Kernel {
+            variant: "cpu-vectors",
+            body: Body::Opencl(norm::VECTORS_TEXT),
+            plan: plan_c_norm::layernorm_vectors,
+            ..BASE
+        },
         Kernel { plan: plan_c_norm::layernorm, ..C },
         Kernel { plan: plan_wgsl_norm::layernorm, ..WGSL },
         BASE,

@@ -7,6 +7,8 @@ use crate::kernel::{Body, Kernel, Needs, plan_c_norm, plan_native, plan_wgsl_nor
 use super::{Binding, CaseSpec, Family, Grad, OpDesc, Operand, Range, Reference, Tier, Tolerance, Unit, moments};
 
 const C_TEXT: &str = include_str!("../../kernels/norm.c");
+/// For devices that are processors.
+pub(super) const VECTORS_TEXT: &str = include_str!("../../kernels/opencl/norm_vectors.cl");
 const WGSL_TEXT: &str = include_str!("../../kernels/norm.wgsl");
 const FLOATS: &[DType] = &[DType::F32, DType::F64, DType::F16, DType::BF16];
 
@@ -85,6 +87,7 @@ static SOFTMAX: OpDesc = OpDesc {
     domain: &[Range(-5.0, 5.0)],
     grad: Grad::None("the rule sums g y along the axis and broadcasts it back, which needs an op of its own"),
     kernels: &[
+        Kernel { variant: "cpu-vectors", body: Body::Opencl(VECTORS_TEXT), plan: plan_c_norm::softmax_vectors, ..BASE },
         Kernel { variant: "row", body: Body::C(C_TEXT), needs: GROUP, plan: plan_c_norm::softmax, ..BASE },
         Kernel {
             variant: "row",

@@ -14,6 +14,7 @@ use super::{
 };
 
 const C_TEXT: &str = include_str!("../../kernels/pool.c");
+const VECTORS_TEXT: &str = include_str!("../../kernels/opencl/pool_vectors.cl");
 const WGSL_TEXT: &str = include_str!("../../kernels/pool.wgsl");
 const WGSL_MAX: &str = include_str!("../../kernels/pool_max.wgsl");
 const FLOATS: &[DType] = &[DType::F32, DType::F64, DType::F16, DType::BF16];
@@ -35,6 +36,8 @@ const MAX_DTYPES: &[DType] = &[DType::F32, DType::F64, DType::F16, DType::BF16, 
 const FLOAT: Kernel = Kernel { dtypes: FLOATS, ..BASE };
 const GROUP: Needs = Needs { group: 64, ..Needs::NONE };
 const C: Kernel = Kernel { variant: "direct", body: Body::C(C_TEXT), needs: GROUP, ..FLOAT };
+/// For devices that are processors.
+const VECTORS: Kernel = Kernel { variant: "cpu-vectors", body: Body::Opencl(VECTORS_TEXT), ..FLOAT };
 const WGSL: Kernel = Kernel { variant: "direct", body: Body::Wgsl(WGSL_TEXT), needs: GROUP, ..FLOAT };
 
 const KERNEL_SHAPE: AttrDecl =
@@ -86,6 +89,7 @@ static MAXPOOL2D: OpDesc = OpDesc {
     domain: &[Range(-1000.0, 1000.0)],
     grad: Grad::None("maxpool2d_bwd is the rule; there is no tape yet that could apply it"),
     kernels: &[
+        Kernel { dtypes: MAX_DTYPES, plan: plan_pool::max_vectors, ..VECTORS },
         Kernel { dtypes: MAX_DTYPES, plan: plan_pool::max_c, ..C },
         Kernel { dtypes: MAX_DTYPES, body: Body::Wgsl(WGSL_MAX), plan: plan_wgsl_pool::max, ..WGSL },
         BASE,
@@ -125,6 +129,7 @@ static AVGPOOL2D: OpDesc = OpDesc {
     domain: &[Range(-1.0, 1.0)],
     grad: Grad::None("avgpool2d_bwd is the rule; there is no tape yet that could apply it"),
     kernels: &[
+        Kernel { plan: plan_pool::mean_vectors, ..VECTORS },
         Kernel { plan: plan_pool::mean_c, ..C },
         Kernel { plan: plan_wgsl_pool::mean, ..WGSL },
         Kernel { body: Body::Native(pool::avgpool2d), plan: plan_pool::mean, ..FLOAT },
@@ -171,6 +176,7 @@ static MAXPOOL2D_BWD: OpDesc = OpDesc {
     domain: &[Range(-1.0, 1.0), Range(0.0, 36.0)],
     grad: SECOND_ORDER,
     kernels: &[
+        Kernel { plan: plan_pool::max_bwd_vectors, ..VECTORS },
         Kernel { plan: plan_pool::max_bwd_c, ..C },
         Kernel { plan: plan_wgsl_pool::max_bwd, ..WGSL },
         Kernel { body: Body::Native(pool::maxpool2d_bwd), plan: plan_pool::max_bwd, ..FLOAT },
@@ -219,6 +225,7 @@ static AVGPOOL2D_BWD: OpDesc = OpDesc {
     domain: &[Range(-1.0, 1.0)],
     grad: SECOND_ORDER,
     kernels: &[
+        Kernel { plan: plan_pool::mean_bwd_vectors, ..VECTORS },
         Kernel { plan: plan_pool::mean_bwd_c, ..C },
         Kernel { plan: plan_wgsl_pool::mean_bwd, ..WGSL },
         Kernel { body: Body::Native(pool::avgpool2d_bwd), plan: plan_pool::mean_bwd, ..FLOAT },
@@ -406,6 +413,10 @@ fn cases(tier: Tier, more: &[([u64; 4], Fill)]) -> Vec<CaseSpec> {
         ([3, 16, 4, 9], vec![kernel(&[2, 4]), strides(&[3, 1]), nhwc()], Fill::Integer),
         ([2, 4, 6, 7], vec![kernel(&[3, 3]), pads(&[2, 2])], Fill::Special),
         ([1, 17, 33, 18], vec![kernel(&[3, 3]), strides(&[2, 2])], Fill::Uniform),
+        // Several strips of neighbours and what is left beside them.
+        ([1, 2, 9, 41], vec![kernel(&[3, 3]), strides(&[2, 2]), pads(&[1, 1])], Fill::Uniform),
+        ([2, 1, 5, 70], vec![kernel(&[2, 3]), strides(&[1, 3])], Fill::Integer),
+        ([1, 1, 7, 75], vec![kernel(&[3, 5]), pads(&[1, 2])], Fill::Special),
     ];
     list.extend(more.iter().map(|(d, fill)| (*d, vec![kernel(&[3, 3]), pads(&[1, 1])], *fill)));
     if tier == Tier::Full {
@@ -425,6 +436,10 @@ fn cases(tier: Tier, more: &[([u64; 4], Fill)]) -> Vec<CaseSpec> {
             ([2, 16, 64, 48], vec![strides(&[2, 2])], Fill::Uniform),
             ([1, 33, 31, 65], vec![kernel(&[3, 3]), strides(&[2, 2]), pads(&[1, 1]), nhwc()], Fill::Uniform),
             ([257, 2, 4, 4], vec![strides(&[2, 2])], Fill::Uniform),
+            ([1, 2, 6, 150], vec![kernel(&[3, 6]), strides(&[2, 4]), pads(&[1, 3])], Fill::Uniform),
+            ([1, 2, 5, 131], vec![kernel(&[1, 2]), strides(&[1, 4]), pads(&[0, 1])], Fill::Wide),
+            ([1, 2, 5, 101], vec![kernel(&[2, 1]), strides(&[1, 2])], Fill::Uniform),
+            ([1, 70, 3, 4], vec![kernel(&[2, 2]), pads(&[1, 1]), nhwc()], Fill::Uniform),
             ([1, 1, 40, 40], vec![kernel(&[31, 33]), strides(&[2, 3])], Fill::Uniform),
             ([1, 1, 1, 600_001], vec![kernel(&[1, 3]), strides(&[1, 3])], Fill::Uniform),
         ]);

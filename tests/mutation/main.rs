@@ -74,6 +74,8 @@ const FILES: &[(&str, &str)] = texts![
     "norm.c",
     "opencl/matmul_blocks.cl",
     "opencl/movement_vectors.cl",
+    "opencl/norm_vectors.cl",
+    "opencl/pool_vectors.cl",
     "opencl/stream_vectors.cl",
     "pool.c",
     "reduce.c",
