@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-use gpuctl::base::{Case, DType, Env, Lang};
+use gpuctl::base::{Case, DType, Env, Fill, Lang};
 use gpuctl::device::cpu::Pin;
 use gpuctl::device::probe::{self, CpuConfig, Select};
 use gpuctl::device::spoilt::Spoilt;
@@ -115,6 +115,8 @@ fn worker() {
                 }
                 // All small cases of f32; texts of other dtypes differ by types, so the largest few of each do.
                 let mut choices: Vec<(Case, Choice)> = Vec::new();
+                // Of one shape the first data and the special ones: what is read and written depends on little else.
+                let mut shapes = std::collections::BTreeSet::new();
                 for spec in op.specs(Tier::Smoke, *dtype) {
                     let c = op.case(*dtype, &spec.dims, spec.attrs, spec.fill).unwrap();
                     if (op.cost)(&c).flops.max((op.cost)(&c).read / 4) > 8_000 {
@@ -123,7 +125,9 @@ fn worker() {
                     let Ok(choice) = kernel::choose(op.kernels, &c, devices[at].info(), Some(kernel.variant)) else {
                         continue;
                     };
-                    if choice.lang == Lang::OpenclC && !choice.plan.steps.is_empty() && mine(&choice) && own(&choice) {
+                    let fits =
+                        choice.lang == Lang::OpenclC && !choice.plan.steps.is_empty() && mine(&choice) && own(&choice);
+                    if fits && shapes.insert((format!("{:?} {:?}", c.dims, c.attrs), c.fill == Fill::Special)) {
                         choices.push((c, choice));
                     }
                 }

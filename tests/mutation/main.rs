@@ -2,7 +2,8 @@
 //! with a time limit. A mutant that no case notices is a hole in the cases or in the judge, or changes nothing.
 //!
 //! `cargo test --test mutation` takes a small sample, `MUTANTS=1000 cargo test --test mutation -- --nocapture` a large one
-//! (half an hour on two cores), `MUTANT='norm.c: < at' ...` those whose name contains that. Mutants that compute the same
+//! (half an hour on two cores), `MUTANT='norm.c: < at' ...` those whose name contains that; with MUTANTS_LIST set the sample is
+//! printed and none is tried. Mutants that compute the same
 //! as the original are listed with the argument in equivalent.txt; at most 8 of 100 may be, and of the rest 97 of 100 must
 //! be caught.
 
@@ -393,6 +394,10 @@ fn verify_catches_mutants() {
         Err(_) => (0..count).map(|i| i * total / count).collect(),
     };
     let count = sample.len();
+    if std::env::var_os("MUTANTS_LIST").is_some() {
+        sample.iter().for_each(|i| println!("{}    {}", names[*i], all[*i].2.line.trim()));
+        return;
+    }
     let queue = Arc::new(Mutex::new(sample.into_iter().rev().collect::<Vec<usize>>()));
     let results = Arc::new(Mutex::new(BTreeMap::<usize, String>::new()));
     std::thread::scope(|scope| {
@@ -424,7 +429,13 @@ fn verify_catches_mutants() {
                     if outcome == "survived" && !known.contains_key(&names[at]) {
                         println!("survived so far  {}", names[at]);
                     }
-                    results.lock().unwrap().insert(at, outcome);
+                    let mut results = results.lock().unwrap();
+                    results.insert(at, outcome);
+                    if results.len().is_multiple_of(100) {
+                        let survived =
+                            results.iter().filter(|(i, o)| *o == "survived" && !known.contains_key(&names[**i]));
+                        println!("{} of {count}, {} survived so far", results.len(), survived.count());
+                    }
                 }
             });
         }

@@ -122,6 +122,20 @@ fn watched_kernels_name_the_place_of_an_overrun() {
     let text = line(&records[0]);
     let place = format!("kernel unary, line {row}, group [0, 0, 0], work-item [1, 0, 0]: index 257 of a buffer of 257");
     assert!(records[0].subject.status == Status::Failed && text.contains(&place), "{place} is not in: {text}");
+    if own.devices[0].info().is_software() {
+        // Of a vector its last element, too.
+        const ROWS: &str = include_str!("../../kernels/opencl/norm_vectors.cl");
+        let from = "j + LANES <= n; j += LANES";
+        let row = ROWS[..ROWS.find(from).unwrap()].matches('\n').count() + 2;
+        let with = changed(ROWS, from, "j + LANES <= n + 1; j += LANES");
+        let mutant = Some(verify::Mutant { replaces: ROWS, with });
+        let (_, records) = on(&VerifyConfig { watch: true, mutant, ..one("layernorm/f32/m1,n31/-/uniform") }, &own);
+        let text = line(&records[0]);
+        let place = format!(
+            "kernel layernorm_vectors, line {row}, group [0, 0, 0], work-item [0, 0, 0]: index 31 of a buffer of 31"
+        );
+        assert!(records[0].subject.status == Status::Failed && text.contains(&place), "{place} is not in: {text}");
+    }
 }
 
 #[cfg(feature = "opencl")]
