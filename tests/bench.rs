@@ -98,7 +98,9 @@ fn a_run_is_judged_against_an_earlier_one() {
 fn what_is_no_baseline_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("bad.json");
-    for (content, says) in [("", "no document"), ("{}", "no document"), ("[1, 2", "no document"), ("{\"schema\": 1}", "no document")] {
+    for (content, says) in
+        [("", "no document"), ("{}", "no document"), ("[1, 2", "no document"), ("{\"schema\": 1}", "no document")]
+    {
         std::fs::write(&path, content).unwrap();
         let out = run("2", &["--baseline", path.to_str().unwrap()]);
         assert_eq!(out.status.code(), Some(2), "{content}");
@@ -122,10 +124,11 @@ fn what_is_no_baseline_is_refused() {
 #[cfg(unix)]
 #[test]
 fn workers_that_die_leave_failed_rows() {
-    let mut child = gpuctl(&["bench", "--op", "gemm", "--sizes", "64..1024", "--device", "cpu", "--budget", "9s", "--json", "-"])
-        .stdout(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child =
+        gpuctl(&["bench", "--op", "gemm", "--sizes", "64..1024", "--device", "cpu", "--budget", "9s", "--json", "-"])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
     // The first worker that is seen is killed.
     let id = child.id().to_string();
     let worker = std::iter::repeat_with(|| {

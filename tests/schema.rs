@@ -8,8 +8,8 @@ mod validate;
 use std::process::Command;
 
 use gpuctl::base::record::{
-    ArrayFile, BenchRecord, CalibratePoint, CalibrateRecord, ChangeRecord, Host, Phases, RunRecord, SCHEMA, StressRecord,
-    StressSample, SupportRecord, VerifyRecord,
+    ArrayFile, BenchRecord, CalibratePoint, CalibrateRecord, ChangeRecord, Host, Phases, RunRecord, SCHEMA,
+    StressRecord, StressSample, SupportRecord, VerifyRecord,
 };
 use gpuctl::base::{
     Absence, Attr, Attrs, Backend, DType, DeviceClass, DeviceInfo, Document, Feature, Fill, HostTensor, Lang, Library,

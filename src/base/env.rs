@@ -46,9 +46,9 @@ impl Env {
         };
         let process = match var("GPUCTL_PROCESS") {
             None => 0,
-            Some(v) => v.parse().map_err(|_| {
-                Error::new(Code::BadArgument, format!("GPUCTL_PROCESS='{v}': expected a number"))
-            })?,
+            Some(v) => v
+                .parse()
+                .map_err(|_| Error::new(Code::BadArgument, format!("GPUCTL_PROCESS='{v}': expected a number")))?,
         };
         Ok(Env {
             process,

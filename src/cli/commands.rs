@@ -288,8 +288,8 @@ impl Ctx<'_> {
         } else {
             // What this process holds of the devices is given back before others measure.
             drop(rig);
-            let program = std::env::current_exe()
-                .map_err(|e| Error::new(Code::Io, "no path to this program").caused_by(e))?;
+            let program =
+                std::env::current_exe().map_err(|e| Error::new(Code::Io, "no path to this program").caused_by(e))?;
             let arguments = std::iter::once("bench-worker".to_string()).chain(self.command.iter().skip(2).cloned());
             let start = start.insert(processes::Start {
                 program,

@@ -1,11 +1,13 @@
 //! Is it slower than it was? Verdicts on rows that were measured twice. Pure functions of samples.
 //!
 //! Processes differ more than the samples of one: the same kernel has medians a factor of two apart in eight processes. So
-//! a process gives one number, the logarithm of its median, and a row's change is a difference of means of these. A few
-//! processes say little about how far processes lie apart, but many rows do together: a row's variance is drawn towards
-//! that of all rows as far as the rows themselves agree about it (Smyth 2004, *Linear models and empirical Bayes methods*,
-//! 3 and 6.2). Among many rows some always look slower by chance; the chance that any row is called so without being so is
+//! a process gives one number, the logarithm of its median, and a row's change is a difference of means of these. What a
+//! process does to all its rows alike is known from as few numbers as there are processes. Of what it does to single rows
+//! a few processes say little, but many rows do together: a row's variance is drawn towards that of all rows as far as the
+//! rows themselves agree about it (Smyth 2004, *Linear models and empirical Bayes methods*, 3 and 6.2). Among many rows some always look slower by chance; the chance that any row is called so without being so is
 //! kept below [`Rule::alpha`] (Holm 1979).
+
+use std::collections::BTreeMap;
 
 use statrs::distribution::{ContinuousCDF, StudentsT};
 use statrs::function::gamma::digamma;
@@ -28,7 +30,7 @@ pub struct Rule {
     pub margin: f64,
     /// Intervals within this factor show that nothing changed that matters: 1.05.
     pub same: f64,
-    /// Largest chance that any of the rows is called slower (or any faster) without being so.
+    /// Largest chance that any of the rows is called slower or faster without being so, half of it for either.
     pub alpha: f64,
 }
 
@@ -83,58 +85,115 @@ pub struct Judged {
     pub clock: Option<f64>,
 }
 
-/// Difference of mean log times, its processes, and the variance among the processes of either side.
-#[derive(Clone, Copy)]
-struct Row {
-    change: f64,
-    clock: Option<f64>,
-    counts: [f64; 2],
-    variance: f64,
+/// Two measurements of one row.
+#[derive(Clone, Copy, Debug)]
+pub struct Pair<'a> {
+    /// The earlier one.
+    pub old: &'a Measured,
+    /// The later one.
+    pub new: &'a Measured,
+    /// Rows of one group were measured by the same processes on the same device.
+    pub group: &'a str,
 }
 
-impl Row {
-    fn of(old: &Measured, new: &Measured) -> Option<Row> {
+/// Logarithms of the medians of a row's processes, old and new.
+struct Row<'a> {
+    group: &'a str,
+    logs: [Vec<f64>; 2],
+    clock: Option<f64>,
+    /// What processes do to all rows of the group alike, and to this one besides.
+    common: Variance,
+    own: Variance,
+}
+
+/// A variance and as how many numbers beyond the first it counts.
+#[derive(Clone, Copy, Debug)]
+struct Variance {
+    size: f64,
+    freedom: f64,
+}
+
+fn mean(v: &[f64]) -> f64 {
+    v.iter().sum::<f64>() / v.len() as f64
+}
+
+impl<'a> Row<'a> {
+    fn of(pair: &Pair<'a>) -> Option<Row<'a>> {
         let logs = |m: &Measured| -> Option<Vec<f64>> {
             let all: Vec<f64> = m.processes.iter().filter(|s| !s.is_empty()).map(|s| median(s).ln()).collect();
             (all.len() >= 2 && all.iter().all(|v| v.is_finite())).then_some(all)
         };
-        let (a, b) = (logs(old)?, logs(new)?);
-        let mean = |v: &[f64]| v.iter().sum::<f64>() / v.len() as f64;
-        let squares = |v: &[f64]| v.iter().map(|x| (x - mean(v)).powi(2)).sum::<f64>();
-        let clock = match (old.clock, new.clock) {
+        let clock = match (pair.old.clock, pair.new.clock) {
             (Some(o), Some(n)) if o > 0.0 && n > 0.0 => Some(n / o),
             _ => None,
         };
-        let counts = [a.len() as f64, b.len() as f64];
-        Some(Row {
-            change: mean(&b) - mean(&a),
-            clock,
-            counts,
-            variance: (squares(&a) + squares(&b)) / (counts[0] + counts[1] - 2.0),
-        })
+        let unknown = Variance { size: 0.0, freedom: 0.0 };
+        let logs = [logs(pair.old)?, logs(pair.new)?];
+        Some(Row { group: pair.group, logs, clock, common: unknown, own: unknown })
+    }
+
+    fn counts(&self) -> [f64; 2] {
+        [self.logs[0].len() as f64, self.logs[1].len() as f64]
     }
 
     fn freedom(&self) -> f64 {
-        self.counts[0] + self.counts[1] - 2.0
+        self.counts()[0] + self.counts()[1] - 2.0
+    }
+
+    /// By how much each process lies off the mean of its side, old ones first.
+    fn offsets(&self) -> Vec<f64> {
+        self.logs.iter().flat_map(|side| side.iter().map(|v| v - mean(side))).collect()
     }
 }
 
-/// Verdicts on rows of (old, new), in order. Where clocks are told, a row is slower only if it took more time and more
-/// cycles: a chip that ran at another clock is not another program.
-pub fn judge(pairs: &[(&Measured, &Measured)], rule: &Rule) -> Vec<Judged> {
-    let rows: Vec<Option<Row>> = pairs.iter().map(|(old, new)| Row::of(old, new)).collect();
-    let known: Vec<Row> = rows.iter().copied().flatten().collect();
-    let prior = prior(&known);
-    let mut judged: Vec<Judged> = rows.iter().map(|r| r.map_or(NOT_COMPARABLE, |r| alone(&r, prior, rule))).collect();
-    correct(&mut judged, |j| &mut j.p_slower);
-    correct(&mut judged, |j| &mut j.p_faster);
-    for j in &mut judged {
+/// Splits how far processes lie apart into what they do to all rows alike (one is slower as a whole: only as many numbers as
+/// there are processes tell how far, however many rows there are) and the rest. `rows` have one group and as many processes.
+fn split(rows: &mut [&mut Row]) {
+    let n = rows.len() as f64;
+    let offsets: Vec<Vec<f64>> = rows.iter().map(|r| r.offsets()).collect();
+    let Some(first) = offsets.first() else { return };
+    let common: Vec<f64> = (0..first.len()).map(|p| offsets.iter().map(|o| o[p]).sum::<f64>() / n).collect();
+    for (row, offsets) in rows.iter_mut().zip(&offsets) {
+        let freedom = row.freedom();
+        let squares = |of: &dyn Fn(usize) -> f64| (0..common.len()).map(|p| of(p).powi(2)).sum::<f64>();
+        row.common = Variance { size: squares(&|p| common[p]) / freedom, freedom };
+        row.own = match rows_left(n) {
+            Some(left) => Variance { size: squares(&|p| offsets[p] - common[p]) / (freedom * left), freedom },
+            None => Variance { size: 0.0, freedom },
+        };
+    }
+}
+
+/// Share of a row's own variance that is left once the mean of all rows is taken away.
+fn rows_left(n: f64) -> Option<f64> {
+    (n > 1.0).then(|| 1.0 - 1.0 / n)
+}
+
+/// Verdicts on rows, in order. Where clocks are told, a row is slower only if it took more time and more cycles: a chip that
+/// ran at another clock is not another program.
+pub fn judge(pairs: &[Pair], rule: &Rule) -> Vec<Judged> {
+    let mut rows: Vec<Option<Row>> = pairs.iter().map(Row::of).collect();
+    let mut groups: BTreeMap<(&str, usize, usize), Vec<&mut Row>> = BTreeMap::new();
+    for row in rows.iter_mut().flatten() {
+        groups.entry((row.group, row.logs[0].len(), row.logs[1].len())).or_default().push(row);
+    }
+    for group in groups.values_mut() {
+        split(group);
+    }
+    let own: Vec<Variance> = rows.iter().flatten().map(|r| r.own).collect();
+    let prior = prior(&own);
+    let mut judged: Vec<Judged> =
+        rows.iter().map(|r| r.as_ref().map_or(NOT_COMPARABLE, |r| alone(r, prior, rule))).collect();
+    let slower = correct(&judged, |j| j.p_slower);
+    let faster = correct(&judged, |j| j.p_faster);
+    for (j, (slower, faster)) in judged.iter_mut().zip(slower.into_iter().zip(faster)) {
+        (j.p_slower, j.p_faster) = (slower, faster);
         if j.change == Change::NotComparable {
             continue;
         }
         j.change = match j {
-            _ if j.p_slower <= rule.alpha => Change::Slower,
-            _ if j.p_faster <= rule.alpha => Change::Faster,
+            _ if j.p_slower <= rule.alpha / 2.0 => Change::Slower,
+            _ if j.p_faster <= rule.alpha / 2.0 => Change::Faster,
             _ if j.ci[0] >= 1.0 / rule.same && j.ci[1] <= rule.same => Change::Same,
             _ => Change::Ambiguous,
         };
@@ -152,75 +211,83 @@ const NOT_COMPARABLE: Judged = Judged {
 };
 
 /// A row by itself: its interval, and the chances before the correction for the number of rows.
-fn alone(row: &Row, prior: Prior, rule: &Rule) -> Judged {
-    let (variance, freedom) = prior.applied(row.variance, row.freedom());
-    let error = (variance * (1.0 / row.counts[0] + 1.0 / row.counts[1])).sqrt();
-    let t = StudentsT::new(0.0, 1.0, freedom.min(1e6));
+fn alone(row: &Row, prior: Variance, rule: &Rule) -> Judged {
+    let own = prior.joined(row.own);
+    let counts = row.counts();
+    let error = ((row.common.size + own.size) * (1.0 / counts[0] + 1.0 / counts[1])).sqrt();
+    let t = StudentsT::new(0.0, 1.0, freedom_of_sum(row.common, own).min(1e6));
+    let change = mean(&row.logs[1]) - mean(&row.logs[0]);
     // The chance of a difference beyond `by` and more, if there is none beyond the margin.
     let chance = |by: f64| match &t {
         Ok(t) if error > 0.0 => t.sf((by - rule.margin.ln()) / error),
         _ => f64::from(u8::from(by <= rule.margin.ln())),
     };
-    let half = t.as_ref().map_or(f64::INFINITY, |t| t.inverse_cdf(0.975) * error);
+    let half = if error > 0.0 { t.as_ref().map_or(f64::INFINITY, |t| t.inverse_cdf(0.975) * error) } else { 0.0 };
     // Cycles are time times clock.
-    let cycles = row.change + row.clock.map_or(0.0, f64::ln);
+    let cycles = change + row.clock.map_or(0.0, f64::ln);
     Judged {
         change: Change::Ambiguous,
-        ratio: row.change.exp(),
-        ci: [(row.change - half).exp(), (row.change + half).exp()],
-        p_slower: chance(row.change.min(cycles)),
-        p_faster: chance(-row.change.max(cycles)),
+        ratio: change.exp(),
+        ci: [(change - half).exp(), (change + half).exp()],
+        p_slower: chance(change.min(cycles)),
+        p_faster: chance(-change.max(cycles)),
         clock: row.clock,
     }
 }
 
-/// Holm's step-down correction of one kind of chance over all comparable rows.
-fn correct(rows: &mut [Judged], of: impl Fn(&mut Judged) -> &mut f64) {
-    let mut order: Vec<usize> = (0..rows.len()).filter(|i| rows[*i].change != Change::NotComparable).collect();
-    order.sort_by(|a, b| (*of(&mut rows[*a])).total_cmp(of(&mut rows[*b])));
-    let mut floor: f64 = 0.0;
-    for (rank, i) in order.iter().enumerate() {
-        let p = of(&mut rows[*i]);
-        floor = floor.max((*p * (order.len() - rank) as f64).min(1.0));
-        *p = floor;
+/// Freedom of the sum of two independent variances (Welch 1947, Satterthwaite 1946).
+fn freedom_of_sum(a: Variance, b: Variance) -> f64 {
+    let of = |v: Variance| if v.freedom > 0.0 { v.size * v.size / v.freedom } else { 0.0 };
+    let sum = a.size + b.size;
+    match of(a) + of(b) {
+        0.0 => f64::INFINITY,
+        d => sum * sum / d,
     }
 }
 
-/// What all rows say about the variance among processes: its size, and as how many processes that counts.
-#[derive(Clone, Copy, Debug)]
-struct Prior {
-    variance: f64,
-    freedom: f64,
+/// Holm's step-down correction of one kind of chance over all comparable rows; the others keep theirs.
+fn correct(rows: &[Judged], of: impl Fn(&Judged) -> f64) -> Vec<f64> {
+    let mut out: Vec<f64> = rows.iter().map(&of).collect();
+    let mut order: Vec<usize> = (0..rows.len()).filter(|i| rows[*i].change != Change::NotComparable).collect();
+    order.sort_by(|a, b| of(&rows[*a]).total_cmp(&of(&rows[*b])));
+    let mut floor: f64 = 0.0;
+    for (rank, i) in order.iter().enumerate() {
+        floor = floor.max((of(&rows[*i]) * (order.len() - rank) as f64).min(1.0));
+        out[*i] = floor;
+    }
+    out
 }
 
-impl Prior {
-    /// A row's own variance, joined with it.
-    fn applied(&self, variance: f64, freedom: f64) -> (f64, f64) {
+impl Variance {
+    /// A row's own variance, joined with what all rows say.
+    fn joined(&self, row: Variance) -> Variance {
         match self.freedom {
-            f if f == f64::INFINITY => (self.variance, f),
-            f => ((f * self.variance + freedom * variance) / (f + freedom), f + freedom),
+            f if f == f64::INFINITY => *self,
+            f if f + row.freedom == 0.0 => row,
+            f => {
+                let freedom = f + row.freedom;
+                Variance { size: (f * self.size + row.freedom * row.size) / freedom, freedom }
+            }
         }
     }
 }
 
-/// Smyth's estimate by the moments of log variances. A row alone has only itself.
-fn prior(rows: &[Row]) -> Prior {
-    let with: Vec<(f64, f64)> =
-        rows.iter().filter(|r| r.variance > 0.0).map(|r| (r.variance.ln(), r.freedom() / 2.0)).collect();
+/// What all rows say about the variance among processes, by Smyth's moments of log variances. A row alone has only itself.
+fn prior(rows: &[Variance]) -> Variance {
+    let with: Vec<(f64, f64)> = rows.iter().filter(|v| v.size > 0.0).map(|v| (v.size.ln(), v.freedom / 2.0)).collect();
     let n = with.len() as f64;
     if with.len() < 2 {
-        return Prior { variance: 0.0, freedom: 0.0 };
+        return Variance { size: 0.0, freedom: 0.0 };
     }
     let e: Vec<f64> = with.iter().map(|(z, half)| z - digamma(*half) + half.ln()).collect();
-    let mean = e.iter().sum::<f64>() / n;
-    let spread = e.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (n - 1.0);
+    let spread = e.iter().map(|v| (v - mean(&e)).powi(2)).sum::<f64>() / (n - 1.0);
     let excess = spread - with.iter().map(|(_, half)| trigamma(*half)).sum::<f64>() / n;
     if excess <= 0.0 {
         // The rows differ by no more than chance: all have one variance.
-        return Prior { variance: mean.exp(), freedom: f64::INFINITY };
+        return Variance { size: mean(&e).exp(), freedom: f64::INFINITY };
     }
     let half = inverse_trigamma(excess);
-    Prior { variance: (mean + digamma(half) - half.ln()).exp(), freedom: 2.0 * half }
+    Variance { size: (mean(&e) + digamma(half) - half.ln()).exp(), freedom: 2.0 * half }
 }
 
 /// Second derivative of ln Γ for x > 0: its recurrence up to 20, then the asymptotic series (Abramowitz and Stegun, 6.4.6
@@ -251,7 +318,14 @@ mod tests {
     use crate::base::rng::Philox;
 
     /// `processes` of `samples` each at time `at`: offsets of processes and noise of samples, both lognormal.
-    fn measured(rng: &Philox, stream: u64, at: f64, [processes, samples]: [u64; 2], offset: f64, noise: f64) -> Measured {
+    fn measured(
+        rng: &Philox,
+        stream: u64,
+        at: f64,
+        [processes, samples]: [u64; 2],
+        offset: f64,
+        noise: f64,
+    ) -> Measured {
         let of = |p: u64| {
             let shift = offset * rng.normal(stream, 1_000_000 + p);
             (0..samples).map(|i| at * (shift + noise * rng.normal(stream, p * samples + i)).exp()).collect()
@@ -259,18 +333,43 @@ mod tests {
         Measured { processes: (0..processes).map(of).collect(), clock: None }
     }
 
-    /// Rows of a run against a run before it; row i has the time of the run before it times `factor(i)`.
-    fn run(seed: u64, rows: u64, shape: [u64; 2], offset: f64, noise: f64, factor: impl Fn(u64) -> f64) -> Vec<Judged> {
-        let rng = Philox::new(seed);
-        let sides: Vec<(Measured, Measured)> = (0..rows)
-            .map(|r| {
+    /// Rows of a run against a run before it; row i has the time of the run before it times `factor(i)`. `shared`: offsets
+    /// of a process that all its rows have, each by its own part of it.
+    struct Runs {
+        rows: u64,
+        shape: [u64; 2],
+        offset: f64,
+        noise: f64,
+        shared: (f64, fn(u64) -> f64),
+    }
+
+    /// Three processes of 20 samples, with 3 % of noise.
+    const QUIET: Runs = Runs { rows: 50, shape: [3, 20], offset: 0.0, noise: 0.03, shared: (0.0, |_| 1.0) };
+
+    impl Runs {
+        fn judged(&self, seed: u64, factor: impl Fn(u64) -> f64) -> Vec<Judged> {
+            let rng = Philox::new(seed);
+            let side = |r: u64, s: u64, f: f64| {
                 let at = 1e-6 * 1.3f64.powi(r as i32);
-                let side = |s, f| measured(&rng, 2 * r + s, at * f, shape, offset, noise);
-                (side(0, 1.0), side(1, factor(r)))
-            })
-            .collect();
-        let pairs: Vec<_> = sides.iter().map(|(a, b)| (a, b)).collect();
-        judge(&pairs, &Rule::default())
+                let mut all = measured(&rng, 2 * r + s, at * f, self.shape, self.offset, self.noise);
+                for (p, samples) in all.processes.iter_mut().enumerate() {
+                    let shift = self.shared.0 * self.shared.1(r) * rng.normal(9_000_000 + s, p as u64);
+                    samples.iter_mut().for_each(|v| *v *= shift.exp());
+                }
+                all
+            };
+            let sides: Vec<_> = (0..self.rows).map(|r| (side(r, 0, 1.0), side(r, 1, factor(r)))).collect();
+            judge(&paired(&sides), &Rule::default())
+        }
+    }
+
+    fn paired(sides: &[(Measured, Measured)]) -> Vec<Pair<'_>> {
+        sides.iter().map(|(old, new)| Pair { old, new, group: "sim:0" }).collect()
+    }
+
+    /// Rows with their own offsets and noise.
+    fn run(seed: u64, rows: u64, shape: [u64; 2], offset: f64, noise: f64, factor: impl Fn(u64) -> f64) -> Vec<Judged> {
+        Runs { rows, shape, offset, noise, ..QUIET }.judged(seed, factor)
     }
 
     fn count(judged: &[Judged], change: Change) -> usize {
@@ -287,15 +386,27 @@ mod tests {
         }
     }
 
-    /// Of 200 runs of 50 rows without any change at most 5 % call any row slower, whatever the processes' offsets.
+    /// Of 200 runs of 50 rows without any change at most 5 % call any row slower, whatever processes do to their rows one by
+    /// one or to all of them.
     #[test]
     fn runs_without_a_change_call_nothing_slower() {
-        for (offset, noise) in [(0.0, 0.03), (0.1, 0.03), (0.3, 0.2)] {
-            let wrong = |change| {
-                (0..200).filter(|r| count(&run(*r, 50, [3, 20], offset, noise, |_| 1.0), change) > 0).count()
-            };
-            assert!(wrong(Change::Slower) <= 10, "{offset} {noise}: {} of 200", wrong(Change::Slower));
-            assert!(wrong(Change::Faster) <= 10, "{offset} {noise}: {} of 200", wrong(Change::Faster));
+        let alike: fn(u64) -> f64 = |_| 1.0;
+        let by_row: fn(u64) -> f64 = |r| (r % 5) as f64 / 2.0;
+        let none = (0.0, alike);
+        for (offset, noise, shared) in [
+            (0.0, 0.03, none),
+            (0.1, 0.03, none),
+            (0.3, 0.2, none),
+            (0.0, 0.03, (0.3, alike)),
+            (0.0, 0.03, (0.01, alike)),
+            (0.02, 0.03, (0.3, by_row)),
+        ] {
+            let runs = Runs { offset, noise, shared, ..QUIET };
+            let judged: Vec<Vec<Judged>> = (0..200).map(|r| runs.judged(r, |_| 1.0)).collect();
+            for wrong in [Change::Slower, Change::Faster] {
+                let n = judged.iter().filter(|j| count(j, wrong) > 0).count();
+                assert!(n <= 10, "{offset} {noise} {}: {n} of 200 {}", shared.0, wrong.name());
+            }
         }
     }
 
@@ -343,8 +454,7 @@ mod tests {
                 (old, new)
             })
             .collect();
-        let pairs: Vec<_> = sides.iter().map(|(a, b)| (a, b)).collect();
-        let judged = judge(&pairs, &Rule::default());
+        let judged = judge(&paired(&sides), &Rule::default());
         let slower: Vec<usize> = (0..50).filter(|i| judged[*i].change == Change::Slower).collect();
         assert_eq!(slower, [5]);
         assert!((judged[0].clock.unwrap() - 0.88).abs() < 1e-12);
@@ -353,16 +463,25 @@ mod tests {
     #[test]
     fn what_cannot_be_compared_is_not() {
         let good = Measured { processes: vec![vec![1.0, 1.1], vec![1.05], vec![0.99]], clock: None };
-        for bad in [vec![], vec![vec![1.0; 50]], vec![vec![1.0], vec![]], vec![vec![0.0], vec![1.0]], vec![vec![f64::NAN], vec![1.0]]] {
+        for bad in [
+            vec![],
+            vec![vec![1.0; 50]],
+            vec![vec![1.0], vec![]],
+            vec![vec![0.0], vec![1.0]],
+            vec![vec![f64::NAN], vec![1.0]],
+        ] {
             let bad = Measured { processes: bad, clock: None };
-            let judged = judge(&[(&good, &bad), (&bad, &good), (&good, &good)], &Rule::default());
+            let judged = judge(
+                &paired(&[(good.clone(), bad.clone()), (bad.clone(), good.clone()), (good.clone(), good.clone())]),
+                &Rule::default(),
+            );
             assert_eq!(judged[0].change, Change::NotComparable);
             assert_eq!(judged[1].change, Change::NotComparable);
             assert_ne!(judged[2].change, Change::NotComparable);
         }
         // Without any spread a difference is certain.
         let flat = |t: f64| Measured { processes: vec![vec![t]; 3], clock: None };
-        let judged = judge(&[(&flat(1.0), &flat(1.02)), (&flat(1.0), &flat(1.0))], &Rule::default());
+        let judged = judge(&paired(&[(flat(1.0), flat(1.02)), (flat(1.0), flat(1.0))]), &Rule::default());
         assert_eq!([judged[0].change, judged[1].change], [Change::Slower, Change::Same]);
         assert!(judge(&[], &Rule::default()).is_empty());
     }

@@ -73,10 +73,11 @@ mod tests {
         (0..processes).map(of).collect()
     }
 
-    /// Whatever processes do to the time, intervals hold the truth in at least 93 of 100 cases.
+    /// Whatever processes do to the time, intervals hold the truth in at least 93 of 100 cases. With two processes and no
+    /// offset they are wider than need be: two numbers cannot tell that there is none.
     #[test]
     fn intervals_hold_the_truth() {
-        for processes in [2, 3, 5] {
+        for (processes, most) in [(2, 0.999), (3, 0.995), (5, 0.995)] {
             for offset in [0.0, 0.003, 0.01, 0.03, 0.3] {
                 let holds = |seed: &u64| {
                     let all = samples(*seed, processes, offset, 0.03);
@@ -84,7 +85,7 @@ mod tests {
                     e.ci[0] <= 1.0 && 1.0 <= e.ci[1]
                 };
                 let share = (0..2_000).filter(holds).count() as f64 / 2_000.0;
-                assert!((0.93..=0.995).contains(&share), "{processes} processes, {offset}: {share}");
+                assert!((0.93..=most).contains(&share), "{processes} processes, {offset}: {share}");
             }
         }
     }

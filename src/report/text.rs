@@ -117,7 +117,19 @@ pub fn thresholds(records: &[CalibrateRecord], width: Option<u16>) -> String {
 
 /// The verdicts of a comparison with an earlier run, and how many there are of each.
 pub fn changes(records: &[ChangeRecord], width: Option<u16>) -> String {
-    let mut t = table(&["op", "dtype", "shape", "device", "residency", "then", "now", "now / then", "95 % interval", "verdict", "remarks"]);
+    let mut t = table(&[
+        "op",
+        "dtype",
+        "shape",
+        "device",
+        "residency",
+        "then",
+        "now",
+        "now / then",
+        "95 % interval",
+        "verdict",
+        "remarks",
+    ]);
     if let Some(w) = width {
         t.set_width(w);
     }

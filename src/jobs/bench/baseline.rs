@@ -2,7 +2,7 @@
 
 use crate::base::record::{BenchRecord, ChangeRecord, Host, SCHEMA, Status};
 use crate::base::{Code, DeviceInfo, Document, Error, Record, Result};
-use crate::measure::compare::{Change, Judged, Measured, Rule, judge};
+use crate::measure::compare::{Change, Judged, Measured, Pair, Rule, judge};
 
 /// Largest file that is read as a baseline.
 const LARGEST: u64 = 256 << 20;
@@ -21,10 +21,10 @@ pub fn read(path: &str) -> Result<Document> {
     if doc.schema != SCHEMA {
         return Err(bad(format!("layout {}, this gpuctl reads {SCHEMA}", doc.schema)));
     }
-    match rows(&doc.records).next() {
-        Some(_) => Ok(doc),
-        None => Err(bad("it holds no row of bench".into())),
+    if rows(&doc.records).next().is_none() {
+        return Err(bad("it holds no row of bench".into()));
     }
+    Ok(doc)
 }
 
 /// The rows of bench among records.
@@ -57,7 +57,9 @@ pub fn differences(old: &Document, host: &Host, devices: &[DeviceInfo]) -> Vec<S
 
 /// What makes two rows the same measurement.
 fn same(a: &BenchRecord, b: &BenchRecord) -> bool {
-    let of = |r: &BenchRecord| (r.subject.op.clone(), r.subject.dtype, r.subject.shape_text.clone(), r.subject.device.clone());
+    let of = |r: &BenchRecord| {
+        (r.subject.op.clone(), r.subject.dtype, r.subject.shape_text.clone(), r.subject.device.clone())
+    };
     of(a) == of(b)
         && a.subject.attrs == b.subject.attrs
         && (&a.residency, a.k) == (&b.residency, b.k)
@@ -96,24 +98,26 @@ pub fn compare(old: &Document, new: &[BenchRecord], rule: &Rule) -> Vec<ChangeRe
             _ => Default::default(),
         })
         .collect();
-    let pairs: Vec<(&Measured, &Measured)> = sides.iter().map(|(o, n)| (o, n)).collect();
+    let pairs: Vec<Pair> =
+        sides.iter().zip(new).map(|((old, new), row)| Pair { old, new, group: &row.subject.device }).collect();
     let judged = judge(&pairs, rule);
-    let record = |(((old, new), reason), j): (((&Option<&BenchRecord>, &BenchRecord), Option<String>), Judged)| ChangeRecord {
-        op: new.subject.op.clone(),
-        dtype: new.subject.dtype,
-        shape_text: new.subject.shape_text.clone(),
-        attrs: new.subject.attrs.clone(),
-        device: new.subject.device.clone(),
-        residency: new.residency.clone(),
-        threads: new.threads,
-        old_s: old.and_then(|o| o.median_s),
-        new_s: new.median_s,
-        ratio: Some(j.ratio).filter(|v| v.is_finite()),
-        ratio_ci: Some(j.ci).filter(|c| c[0].is_finite() && c[1].is_finite()),
-        p_slower: j.p_slower,
-        verdict: j.change.name().into(),
-        reason: reason.unwrap_or_default(),
-    };
+    let record =
+        |(((old, new), reason), j): (((&Option<&BenchRecord>, &BenchRecord), Option<String>), Judged)| ChangeRecord {
+            op: new.subject.op.clone(),
+            dtype: new.subject.dtype,
+            shape_text: new.subject.shape_text.clone(),
+            attrs: new.subject.attrs.clone(),
+            device: new.subject.device.clone(),
+            residency: new.residency.clone(),
+            threads: new.threads,
+            old_s: old.and_then(|o| o.median_s),
+            new_s: new.median_s,
+            ratio: Some(j.ratio).filter(|v| v.is_finite()),
+            ratio_ci: Some(j.ci).filter(|c| c[0].is_finite() && c[1].is_finite()),
+            p_slower: j.p_slower,
+            verdict: j.change.name().into(),
+            reason: reason.unwrap_or_default(),
+        };
     olds.iter().zip(new).zip(reasons).zip(judged).map(record).collect()
 }
 

@@ -203,5 +203,4 @@ mod tests {
         assert!(rows[0].subject.reason.contains("no variant 'warp'"), "{}", rows[0].subject.reason);
         assert_ne!(summary.exit_code(), 0);
     }
-
 }

@@ -93,7 +93,6 @@ fn cases(cfg: &BenchConfig, op: &'static OpDesc, dtype: DType, attrs: &Attrs) ->
     sizes.iter().map(|s| op.sized(dtype, *s, attrs.clone())).collect()
 }
 
-
 /// A row without results.
 pub(super) fn blank(point: &Point, device: &DeviceInfo, threads: u32) -> BenchRecord {
     let work = u64::try_from((point.op.work)(&point.case)).unwrap_or(u64::MAX);
@@ -119,7 +118,6 @@ pub(super) fn blank(point: &Point, device: &DeviceInfo, threads: u32) -> BenchRe
         speedup_ci: None,
     }
 }
-
 
 impl Source for Bench<'_> {
     fn rows(&mut self, _: usize, point: &Point, cancel: &Cancel) -> Result<Vec<BenchRecord>> {
@@ -148,7 +146,11 @@ impl<'a> Bench<'a> {
         let all = std::iter::once((&self.cpu, self.cfg.cpu_variant.as_deref()))
             .chain(self.devices.iter().map(|r| (r, self.cfg.variant.as_deref())));
         for (runner, variant) in all {
-            let mut entry = Entry { runner, row: blank(point, runner.device().info(), self.cpu.device().info().compute_units), prepared: None };
+            let mut entry = Entry {
+                runner,
+                row: blank(point, runner.device().info(), self.cpu.device().info().compute_units),
+                prepared: None,
+            };
             if let Some(predicted) = self.predicted(point, runner, self.cfg.budget_s) {
                 entry.row.subject.reason = format!(
                     "predicted {} a call, budget {} s",

@@ -178,7 +178,11 @@ impl Worker {
             Error::new(Code::WorkerCrashed, format!("cannot start {}", start.program.display())).caused_by(e)
         };
         let mut command = Command::new(&start.program);
-        command.args(&start.arguments).env("GPUCTL_PROCESS", number.to_string()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command
+            .args(&start.arguments)
+            .env("GPUCTL_PROCESS", number.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
         // A group of its own: Ctrl-C at the terminal reaches the parent alone, which then ends the worker.
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
@@ -242,9 +246,9 @@ fn join(mut all: Vec<Vec<Measured>>) -> Vec<BenchRecord> {
     let Some(first) = all.first() else { return Vec::new() };
     let devices: Vec<String> = first.iter().map(|m| m.row.subject.device.clone()).collect();
     let mut of = |device: &String| {
-        let mine = all.iter_mut().filter_map(|rows| {
-            rows.iter().position(|m| m.row.subject.device == *device).map(|i| rows.swap_remove(i))
-        });
+        let mine = all
+            .iter_mut()
+            .filter_map(|rows| rows.iter().position(|m| m.row.subject.device == *device).map(|i| rows.swap_remove(i)));
         one(mine.collect())
     };
     devices.iter().filter_map(&mut of).collect()
