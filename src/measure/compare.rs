@@ -148,7 +148,7 @@ impl<'a> Row<'a> {
 
 /// Splits how far processes lie apart into what they do to all rows alike (one is slower as a whole: only as many numbers as
 /// there are processes tell how far, however many rows there are) and the rest. `rows` have one group and as many processes.
-fn split(rows: &mut [&mut Row]) {
+fn split(rows: &mut [&mut Row<'_>]) {
     let n = rows.len() as f64;
     let offsets: Vec<Vec<f64>> = rows.iter().map(|r| r.offsets()).collect();
     let Some(first) = offsets.first() else { return };
@@ -171,9 +171,9 @@ fn rows_left(n: f64) -> Option<f64> {
 
 /// Verdicts on rows, in order. Where clocks are told, a row is slower only if it took more time and more cycles: a chip that
 /// ran at another clock is not another program.
-pub fn judge(pairs: &[Pair], rule: &Rule) -> Vec<Judged> {
-    let mut rows: Vec<Option<Row>> = pairs.iter().map(Row::of).collect();
-    let mut groups: BTreeMap<(&str, usize, usize), Vec<&mut Row>> = BTreeMap::new();
+pub fn judge(pairs: &[Pair<'_>], rule: &Rule) -> Vec<Judged> {
+    let mut rows: Vec<Option<Row<'_>>> = pairs.iter().map(Row::of).collect();
+    let mut groups: BTreeMap<(&str, usize, usize), Vec<&mut Row<'_>>> = BTreeMap::new();
     for row in rows.iter_mut().flatten() {
         groups.entry((row.group, row.logs[0].len(), row.logs[1].len())).or_default().push(row);
     }
@@ -211,7 +211,7 @@ const NOT_COMPARABLE: Judged = Judged {
 };
 
 /// A row by itself: its interval, and the chances before the correction for the number of rows.
-fn alone(row: &Row, prior: Variance, rule: &Rule) -> Judged {
+fn alone(row: &Row<'_>, prior: Variance, rule: &Rule) -> Judged {
     let own = prior.joined(row.own);
     let counts = row.counts();
     let error = ((row.common.size + own.size) * (1.0 / counts[0] + 1.0 / counts[1])).sqrt();

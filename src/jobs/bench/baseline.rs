@@ -98,7 +98,7 @@ pub fn compare(old: &Document, new: &[BenchRecord], rule: &Rule) -> Vec<ChangeRe
             _ => Default::default(),
         })
         .collect();
-    let pairs: Vec<Pair> =
+    let pairs: Vec<Pair<'_>> =
         sides.iter().zip(new).map(|((old, new), row)| Pair { old, new, group: &row.subject.device }).collect();
     let judged = judge(&pairs, rule);
     let record =
