@@ -368,6 +368,10 @@ fn collect(value: &Value, at: String, out: &mut Vec<String>) {
 fn the_validator_refuses_keywords_it_does_not_know() {
     assert!(validate(&json!({"type": "string", "pattern": "a"}), &json!("a"))[0].contains("pattern"));
     assert!(!validate(&json!({"$ref": "#/$defs/none"}), &json!("a")).is_empty());
+    assert!(
+        !validate(&json!({"maximum": 1}), &json!(1.5)).is_empty()
+            && validate(&json!({"maximum": 1}), &json!(1)).is_empty()
+    );
     assert!(!validate(&json!({"type": "strnig"}), &json!("a")).is_empty());
     assert!(!validate(&json!({"oneOf": [{"type": "number"}, {"minimum": 0}]}), &json!(1)).is_empty());
 }

@@ -5,23 +5,21 @@ use std::time::Duration;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use crate::base::record::{BenchRecord, Host, SCHEMA};
-use crate::base::sink::{Cancel, Sink};
+use crate::base::record::{Host, SCHEMA};
+use crate::base::sink::Cancel;
 use crate::base::{Backend, Code, DType, DeviceInfo, Document, Env, Error, Fill, Record, Result, os};
 use crate::device::cpu::Pin;
 use crate::device::probe::{CpuConfig, Rig, Select, inventory, open};
 use crate::engine::Engine;
-use crate::jobs::bench::{self, baseline, processes};
 use crate::jobs::{calibrate, devices, profile, stress};
 use crate::measure::Residency;
-use crate::measure::compare::{Change, Rule};
 use crate::op::{self, OpDesc, case};
 use crate::profile::file;
 use crate::report;
 
 use super::args::{self, Cli, Command, Common};
 use super::output::{self, CliSink};
-use super::sizes::{parse_shape, parse_sizes};
+use super::sizes::parse_shape;
 
 /// Runs the subcommand; gives its exit code.
 pub(super) fn run(cli: &Cli, command: &[String], env: &Env) -> Result<u8> {
@@ -40,7 +38,7 @@ pub(super) fn run(cli: &Cli, command: &[String], env: &Env) -> Result<u8> {
 }
 
 pub(super) struct Ctx<'a> {
-    command: &'a [String],
+    pub(super) command: &'a [String],
     pub(super) env: &'a Env,
 }
 
@@ -57,7 +55,7 @@ pub(super) fn cancel_on_signals() -> Result<Cancel> {
 }
 
 /// A duration: `10s`, `2m`, `1h`, `250ms`, or plain seconds.
-fn seconds(name: &str, text: &str) -> Result<f64> {
+pub(super) fn seconds(name: &str, text: &str) -> Result<f64> {
     let bad = || {
         Error::new(Code::BadArgument, format!("{name} {text}: expected a positive duration such as 10s, 2m or 500ms"))
     };
@@ -74,7 +72,7 @@ fn seconds(name: &str, text: &str) -> Result<f64> {
     if v > 0.0 && v.is_finite() { Ok(v) } else { Err(bad()) }
 }
 
-fn host() -> Host {
+pub(super) fn host() -> Host {
     Host {
         cpu: os::cpu_name(),
         cpus: u32::try_from(os::allowed_cpus().len()).unwrap_or(0),
@@ -83,7 +81,7 @@ fn host() -> Host {
     }
 }
 
-fn list<T>(text: &str, parse: impl Fn(&str) -> Result<T>) -> Result<Vec<T>> {
+pub(super) fn list<T>(text: &str, parse: impl Fn(&str) -> Result<T>) -> Result<Vec<T>> {
     text.split(',').map(|s| parse(s.trim())).collect()
 }
 
@@ -212,128 +210,6 @@ impl Ctx<'_> {
         let infos = found.into_iter().cloned().collect();
         self.write_json(a.json.as_deref(), &self.document(infos, inventory.absent, records, true, 0))?;
         Ok(0)
-    }
-
-    fn bench_config(a: &args::Bench) -> Result<bench::BenchConfig> {
-        if !(1..=64).contains(&a.processes) {
-            return Err(Error::new(Code::BadArgument, format!("--processes {}: expected 1 to 64", a.processes)));
-        }
-        Ok(bench::BenchConfig {
-            ops: ops(&a.op)?,
-            sizes: a.sizes.as_deref().map(parse_sizes).transpose()?,
-            shape: a.shape.as_deref().map(parse_shape).transpose()?,
-            attrs: a.attr.clone(),
-            dtypes: dtypes(&a.dtype)?,
-            residencies: if a.residency == "all" {
-                Residency::ALL.to_vec()
-            } else {
-                list(&a.residency, |s| s.parse())?
-            },
-            variant: a.variant.clone(),
-            cpu_variant: a.cpu_variant.clone(),
-            budget_s: seconds("--budget", &a.budget)? / a.processes as f64,
-        })
-    }
-
-    /// Measures the points whose numbers come in, for [`Ctx::bench`] in another process.
-    fn bench_worker(&self, a: &args::Bench) -> Result<u8> {
-        let cfg = Self::bench_config(a)?;
-        let cancel = cancel_on_signals()?;
-        let rig = self.rig(&a.common, Pin::Workers)?;
-        processes::worker(&cfg, &rig, &mut std::io::stdin().lock(), &mut std::io::stdout(), &cancel)?;
-        Ok(0)
-    }
-
-    fn bench(&self, a: &args::Bench) -> Result<u8> {
-        let cfg = Self::bench_config(a)?;
-        let cancel = cancel_on_signals()?;
-        // Workers keep the cores to themselves.
-        let rig = self.rig(&a.common, if a.processes == 1 { Pin::Workers } else { Pin::Free })?;
-        let old = a.baseline.as_deref().map(baseline::read).transpose()?;
-        let json_on_stdout = a.common.json.as_deref() == Some("-");
-        let table = !json_on_stdout && !a.csv && !a.markdown;
-        // The header waits for the first row: a request that is refused prints nothing on stdout.
-        let mut header = Some(report::text::bench_header());
-        let mut sink = CliSink::new(
-            a.common.quiet,
-            true,
-            Box::new(move |r| match r {
-                Record::Bench(b) if table => {
-                    let row = report::text::bench_row(b);
-                    Some(header.take().map_or_else(|| row.clone(), |h| format!("{h}\n{row}")))
-                }
-                _ => None,
-            }),
-        );
-        let infos: Vec<DeviceInfo> = rig.devices.iter().map(|d| d.info().clone()).collect();
-        let absent = rig.absent.clone();
-        if let Some(old) = &old {
-            let differences = baseline::differences(old, &host(), &infos);
-            if !differences.is_empty() && !a.allow_mismatch {
-                return Err(Error::new(
-                    Code::BadArgument,
-                    format!(
-                        "--baseline: another machine ({}); --allow-mismatch compares nevertheless",
-                        differences.join("; ")
-                    ),
-                ));
-            }
-            for d in &differences {
-                sink.note(d);
-            }
-        }
-        let mut start = None;
-        let summary = if a.processes == 1 {
-            bench::run(&cfg, &rig, &mut sink, &cancel)?
-        } else {
-            // What this process holds of the devices is given back before others measure.
-            drop(rig);
-            let program =
-                std::env::current_exe().map_err(|e| Error::new(Code::Io, "no path to this program").caused_by(e))?;
-            let arguments = std::iter::once("bench-worker".to_string()).chain(self.command.iter().skip(2).cloned());
-            let start = start.insert(processes::Start {
-                program,
-                arguments: arguments.collect(),
-                processes: a.processes,
-                limit: Duration::from_secs_f64(60.0 + 8.0 * cfg.budget_s * (infos.len() + 1) as f64),
-            });
-            processes::run(&cfg, start, &infos, &mut sink, &cancel)?
-        };
-        let mut code = if summary.cancelled { super::INTERRUPTED } else { summary.exit_code() };
-        let mut records = sink.finish()?;
-        if let Some(old) = &old {
-            let rows: Vec<BenchRecord> = baseline::rows(&records).cloned().collect();
-            let mut changes = baseline::compare(old, &rows, &Rule::default());
-            let suspects = baseline::suspects(&changes);
-            if let Some(start) = &start
-                && !suspects.is_empty()
-                && !cancel.raised()
-            {
-                if !a.common.quiet {
-                    output::talk(&format!("measuring {} row(s) once more", suspects.len()));
-                }
-                let doubtful: Vec<&BenchRecord> = suspects.iter().map(|i| &rows[*i]).collect();
-                let second = processes::again(&cfg, start, &infos, &doubtful, &cancel)?;
-                changes = baseline::compare(old, &baseline::with_second(&rows, &second), &Rule::default());
-            }
-            if table {
-                output::data(&report::text::changes(&changes, output::width()))?;
-            }
-            if a.fail_on_regression && code == 0 && changes.iter().any(|c| c.verdict == Change::Slower.name()) {
-                code = 1;
-            }
-            records.extend(changes.into_iter().map(|c| Record::Change(Box::new(c))));
-        }
-        if a.csv && !json_on_stdout {
-            output::data(&report::csv::bench(&records))?;
-        }
-        if a.markdown && !json_on_stdout {
-            output::data(&report::markdown::bench(&records))?;
-        }
-        self.plot(a.plot.as_deref(), &records)?;
-        let doc = self.document(infos, absent, records, !summary.cancelled, code);
-        self.write_json(a.common.json.as_deref(), &doc)?;
-        Ok(code)
     }
 
     fn calibrate(&self, a: &args::Calibrate) -> Result<u8> {
@@ -467,7 +343,7 @@ impl Ctx<'_> {
     }
 
     #[cfg(feature = "plot")]
-    fn plot(&self, path: Option<&str>, records: &[Record]) -> Result<()> {
+    pub(super) fn plot(&self, path: Option<&str>, records: &[Record]) -> Result<()> {
         match path {
             Some(path) => output::file(path, &report::plot::bench_svg(records)?),
             None => Ok(()),
@@ -475,7 +351,7 @@ impl Ctx<'_> {
     }
 
     #[cfg(not(feature = "plot"))]
-    fn plot(&self, path: Option<&str>, _: &[Record]) -> Result<()> {
+    pub(super) fn plot(&self, path: Option<&str>, _: &[Record]) -> Result<()> {
         match path {
             Some(_) => Err(Error::new(Code::FeatureUnsupported, "--plot needs a build with the cargo feature 'plot'")),
             None => Ok(()),

@@ -4,20 +4,12 @@ use crate::base::record::{BenchRecord, ChangeRecord, Host, SCHEMA, Status};
 use crate::base::{Code, DeviceInfo, Document, Error, Record, Result};
 use crate::measure::compare::{Change, Judged, Measured, Pair, Rule, judge};
 
-/// Largest file that is read as a baseline.
-const LARGEST: u64 = 256 << 20;
-
 /// Reads the JSON document of an earlier `bench`.
 ///
-/// Errors: `Io` for a file that cannot be read, `BadArgument` for one that is no such document or holds no row.
-pub fn read(path: &str) -> Result<Document> {
-    let failed = |e: std::io::Error| Error::new(Code::Io, path.to_string()).caused_by(e);
-    let bad = |why: String| Error::new(Code::BadArgument, format!("--baseline {path}: {why}"));
-    if std::fs::metadata(path).map_err(failed)?.len() > LARGEST {
-        return Err(bad(format!("more than {LARGEST} bytes")));
-    }
-    let text = std::fs::read_to_string(path).map_err(failed)?;
-    let doc: Document = serde_json::from_str(&text).map_err(|e| bad(format!("no document of gpuctl bench: {e}")))?;
+/// Errors: `BadArgument` for what is no such document or holds no row.
+pub fn parse(text: &str) -> Result<Document> {
+    let bad = |why: String| Error::new(Code::BadArgument, why);
+    let doc: Document = serde_json::from_str(text).map_err(|e| bad(format!("no document of gpuctl bench: {e}")))?;
     if doc.schema != SCHEMA {
         return Err(bad(format!("layout {}, this gpuctl reads {SCHEMA}", doc.schema)));
     }
