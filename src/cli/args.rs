@@ -31,6 +31,9 @@ pub(super) enum Command {
     /// A worker of `bench`
     #[command(hide = true)]
     BenchWorker(Bench),
+    /// A worker of `calibrate`
+    #[command(hide = true)]
+    CalibrateWorker(Calibrate),
     /// A worker of `stress`
     #[command(hide = true)]
     StressWorker {
@@ -149,6 +152,9 @@ pub(super) struct Calibrate {
     /// Write the profile to a file instead of stdout
     #[arg(long, short, value_name = "FILE")]
     pub(super) output: Option<String>,
+    /// Most fresh processes that measure near a crossing (3 elsewhere); 1 measures in this one
+    #[arg(long, value_name = "N", default_value_t = 11)]
+    pub(super) processes: usize,
     #[command(flatten)]
     pub(super) common: Common,
 }

@@ -7,6 +7,7 @@ use crate::base::sink::{Cancel, Sink};
 use crate::base::{Code, DeviceInfo, Document, Error, Record, Result};
 use crate::device::cpu::Pin;
 use crate::jobs::bench::{self, baseline, processes};
+use crate::jobs::workers::Start;
 use crate::measure::Residency;
 use crate::measure::compare::{Change, Rule};
 use crate::report;
@@ -93,15 +94,8 @@ impl Ctx<'_> {
         } else {
             // What this process holds of the devices is given back before others measure.
             drop(rig);
-            let program =
-                std::env::current_exe().map_err(|e| Error::new(Code::Io, "no path to this program").caused_by(e))?;
-            let arguments = std::iter::once("bench-worker".to_string()).chain(self.command.iter().skip(2).cloned());
-            let start = start.insert(processes::Start {
-                program,
-                arguments: arguments.collect(),
-                processes: a.processes,
-                limit: Duration::from_secs_f64(60.0 + 8.0 * cfg.budget_s * (infos.len() + 1) as f64),
-            });
+            let limit = Duration::from_secs_f64(60.0 + 8.0 * cfg.budget_s * (infos.len() + 1) as f64);
+            let start = start.insert(self.workers("bench-worker", a.processes, limit)?);
             processes::run(&cfg, start, &infos, &mut sink, &cancel)?
         };
         let mut code = if summary.cancelled { super::INTERRUPTED } else { summary.exit_code() };
@@ -136,7 +130,7 @@ impl Ctx<'_> {
         a: &args::Bench,
         cfg: &bench::BenchConfig,
         old: &Document,
-        start: Option<&processes::Start>,
+        start: Option<&Start>,
         infos: &[DeviceInfo],
         records: &[Record],
         cancel: &Cancel,

@@ -11,8 +11,8 @@ use crate::base::{Backend, Code, DType, DeviceInfo, Document, Env, Error, Fill, 
 use crate::device::cpu::Pin;
 use crate::device::probe::{CpuConfig, Rig, Select, inventory, open};
 use crate::engine::Engine;
-use crate::jobs::{calibrate, devices, profile, stress};
-use crate::measure::Residency;
+use crate::jobs::workers::Start;
+use crate::jobs::{devices, profile, stress};
 use crate::op::{self, OpDesc, case};
 use crate::profile::file;
 use crate::report;
@@ -33,6 +33,7 @@ pub(super) fn run(cli: &Cli, command: &[String], env: &Env) -> Result<u8> {
         Command::Profile(a) => ctx.profile(&a.what),
         Command::Run(a) => ctx.run_op(a),
         Command::BenchWorker(a) => ctx.bench_worker(a),
+        Command::CalibrateWorker(a) => ctx.calibrate_worker(a),
         Command::StressWorker { task } => stress::worker(task, &mut std::io::stdout(), env).map(|()| 0),
     }
 }
@@ -140,6 +141,14 @@ impl Ctx<'_> {
         Ok(())
     }
 
+    /// Workers with a hidden subcommand and the arguments of this one.
+    pub(super) fn workers(&self, subcommand: &str, processes: usize, limit: Duration) -> Result<Start> {
+        let program =
+            std::env::current_exe().map_err(|e| Error::new(Code::Io, "no path to this program").caused_by(e))?;
+        let arguments = std::iter::once(subcommand.to_string()).chain(self.command.iter().skip(2).cloned());
+        Ok(Start { program, arguments: arguments.collect(), processes, limit })
+    }
+
     pub(super) fn document(
         &self,
         devices: Vec<DeviceInfo>,
@@ -210,60 +219,6 @@ impl Ctx<'_> {
         let infos = found.into_iter().cloned().collect();
         self.write_json(a.json.as_deref(), &self.document(infos, inventory.absent, records, true, 0))?;
         Ok(0)
-    }
-
-    fn calibrate(&self, a: &args::Calibrate) -> Result<u8> {
-        let cfg = calibrate::CalibrateConfig {
-            ops: match &a.op {
-                Some(text) => ops(text)?,
-                None => op::all().collect(),
-            },
-            dtypes: dtypes(&a.dtype)?,
-            residencies: Residency::ALL.to_vec(),
-            cpu_variant: a.cpu_variant.clone(),
-            margin: a.margin,
-            budget: Duration::from_secs_f64(seconds("--budget", &a.budget)?),
-            range: None,
-            allow_software: a.allow_software,
-            seed: 1,
-        };
-        if !(cfg.margin.is_finite() && (1.0..=100.0).contains(&cfg.margin)) {
-            return Err(Error::new(Code::BadArgument, format!("--margin {}: expected 1 to 100", cfg.margin)));
-        }
-        let cancel = cancel_on_signals()?;
-        let select = match (&a.common.device, a.allow_software) {
-            (Some(text), _) => Select::parse(text)?,
-            (None, true) => Select::All,
-            (None, false) => Select::Default,
-        };
-        let rig = self.rig_of(&select, a.common.threads, Pin::Workers)?;
-        let mut sink = CliSink::new(a.common.quiet, false, Box::new(|_| None));
-        let done = calibrate::run(&cfg, &rig, &mut sink, &cancel)?;
-        let toml = done.profile.to_toml()?;
-        // What is written must be readable: a profile that its own reader refuses is never handed out.
-        crate::profile::Profile::from_toml(&toml)?;
-        let records = sink.finish()?;
-        match (a.output.as_deref(), a.common.json.as_deref()) {
-            (Some(path), _) => output::file(path, &toml)?,
-            (None, Some("-")) => {}
-            (None, _) => output::data(&toml)?,
-        }
-        if !a.common.quiet {
-            if !done.records.is_empty() {
-                output::talk(&report::text::thresholds(&done.records, Some(160)));
-            }
-            for note in &done.profile.notes {
-                output::talk(note);
-            }
-            if done.unmeasured > 0 {
-                output::talk(&format!("{} keys did not fit the budget: they stay on the CPU", done.unmeasured));
-            }
-        }
-        let code = u8::from(done.records.iter().any(|r| r.verdict == "unsafe"));
-        let infos = rig.devices.iter().map(|d| d.info().clone()).collect();
-        let doc = self.document(infos, rig.absent, records, done.complete, code);
-        self.write_json(a.common.json.as_deref(), &doc)?;
-        Ok(code)
     }
 
     fn stress(&self, a: &args::Stress) -> Result<u8> {

@@ -5,6 +5,7 @@
 
 mod args;
 mod bench;
+mod calibrate;
 mod commands;
 mod dump;
 mod output;

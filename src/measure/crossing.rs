@@ -11,6 +11,8 @@
 
 use statrs::distribution::{ContinuousCDF, FisherSnedecor, StudentsT};
 
+use crate::base::stats::median;
+
 /// A size with what the first processes measured there.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Look {
@@ -20,11 +22,18 @@ pub struct Look {
     pub logs: Vec<f64>,
 }
 
+impl Look {
+    /// A size with the samples of the CPU and the device by process.
+    pub fn of(size: u64, pairs: &[(Vec<f64>, Vec<f64>)]) -> Self {
+        Look { size, logs: pairs.iter().map(|(cpu, device)| (median(cpu) / median(device)).ln()).collect() }
+    }
+}
+
 /// How much to measure.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// Smallest and largest size.
-    pub range: (u64, u64),
+    /// Sizes of the first look, ascending.
+    pub grid: Vec<u64>,
     /// Processes that a verdict rests on, near the crossing, and at most.
     pub processes: [usize; 3],
     /// Upper over lower end of the interval that is narrow enough.
@@ -35,8 +44,8 @@ pub struct Plan {
 
 impl Plan {
     /// 3 processes, 5 near the crossing, at most 11; until the interval is within 1.10 or 15 sizes lie around it.
-    pub fn new(range: (u64, u64)) -> Self {
-        Plan { range, processes: [3, 5, 11], narrow: 1.1, sizes: 15 }
+    pub fn new(grid: Vec<u64>) -> Self {
+        Plan { grid, processes: [3, 5, 11], narrow: 1.1, sizes: 15 }
     }
 }
 
@@ -228,7 +237,8 @@ impl<'a> Fit<'a> {
 fn inverse(matrix: Vec<Vec<f64>>) -> Option<Vec<Vec<f64>>> {
     let n = matrix.len();
     let unit = |i: usize| (0..n).map(move |j| f64::from(u8::from(i == j)));
-    let mut rows: Vec<Vec<f64>> = matrix.into_iter().enumerate().map(|(i, r)| r.into_iter().chain(unit(i)).collect()).collect();
+    let mut rows: Vec<Vec<f64>> =
+        matrix.into_iter().enumerate().map(|(i, r)| r.into_iter().chain(unit(i)).collect()).collect();
     for column in 0..n {
         let pivot = (column..n).max_by(|a, b| rows[*a][column].abs().total_cmp(&rows[*b][column].abs()))?;
         rows.swap(column, pivot);
@@ -267,13 +277,16 @@ fn sign(value: f64, half: f64) -> i8 {
 pub fn next(looks: &[Look], plan: &Plan) -> Step {
     let at = |size: u64| looks.iter().find(|l| l.size == size);
     let measured = |size: u64| at(size).map_or(0, |l| l.logs.len());
-    let grid = grid(plan.range);
+    let grid = &plan.grid;
     if let Some(size) = grid.iter().find(|s| measured(**s) == 0) {
         return Step::Measure { sizes: vec![*size], processes: 1 };
     }
     let coarse: Vec<&Look> = grid.iter().filter_map(|s| at(*s)).collect();
     if coarse.iter().any(|l| l.logs.iter().any(|v| !v.is_finite())) {
         return Step::Done(Outcome::Inconclusive("a time is no positive number"));
+    }
+    if coarse.len() < 2 {
+        return Step::Done(Outcome::Inconclusive("fewer than two sizes were measured"));
     }
     // Where several processes are needed: at the ends, at the extremes and around each change of the winner.
     let first: Vec<f64> = coarse.iter().map(|l| l.logs[0]).collect();
@@ -311,7 +324,8 @@ pub fn next(looks: &[Look], plan: &Plan) -> Step {
 /// The sizes whose winner decides.
 fn decisive(values: &[f64]) -> Vec<usize> {
     let last = values.len() - 1;
-    let extreme = |sign: f64| (0..=last).max_by(|a, b| (sign * values[*a]).total_cmp(&(sign * values[*b]))).unwrap_or(0);
+    let extreme =
+        |sign: f64| (0..=last).max_by(|a, b| (sign * values[*a]).total_cmp(&(sign * values[*b]))).unwrap_or(0);
     let mut key = vec![0, last, extreme(1.0), extreme(-1.0)];
     for i in (0..last).filter(|i| (values[*i] > 0.0) != (values[i + 1] > 0.0)) {
         key.extend([i, i + 1]);
@@ -355,7 +369,10 @@ fn pattern(values: &[f64], signs: &[i8], sizes: &[u64]) -> Pattern {
 
 /// The window around a crossing that is guessed at.
 fn around(looks: &[Look], plan: &Plan, guess: f64, half: f64) -> Step {
-    let (low, high) = ((plan.range.0 as f64).ln(), (plan.range.1 as f64).ln());
+    let (Some(first), Some(last)) = (plan.grid.first(), plan.grid.last()) else {
+        return Step::Done(Outcome::Inconclusive("no size"));
+    };
+    let (low, high) = ((*first as f64).ln(), (*last as f64).ln());
     let processes = plan.processes[1];
     let mut inside: Vec<&Look> = looks.iter().filter(|l| l.logs.len() >= processes).collect();
     let window = |a: f64, b: f64, n: usize| -> Vec<u64> {
@@ -367,7 +384,7 @@ fn around(looks: &[Look], plan: &Plan, guess: f64, half: f64) -> Step {
     };
     let wanted = window(guess - half, guess + half, FIRST_SIZES);
     // Decisive sizes of the first look may have that many processes, far from here.
-    let coarse = |size: u64| !wanted.contains(&size) && grid(plan.range).contains(&size);
+    let coarse = |size: u64| !wanted.contains(&size) && plan.grid.contains(&size);
     inside.retain(|l| !coarse(l.size));
     let done = |s: &u64| inside.iter().any(|l| l.size == *s);
     if inside.len() < wanted.len() || !wanted.iter().all(done) && inside.len() < FIRST_SIZES {
@@ -412,7 +429,7 @@ fn around(looks: &[Look], plan: &Plan, guess: f64, half: f64) -> Step {
                 sizes.extend(window(b + step, b + 3.0 * step, 2));
             }
             sizes.iter_mut().filter(|s| coarse(**s)).for_each(|s| *s += 1);
-            sizes.retain(|s| !inside.iter().any(|l| l.size == *s) && *s <= plan.range.1);
+            sizes.retain(|s| !inside.iter().any(|l| l.size == *s) && s <= last);
             sizes.sort_unstable();
             sizes.dedup();
             if !sizes.is_empty() {

@@ -4,6 +4,7 @@
 //! is the simulator's for simulated devices.
 
 pub mod compare;
+pub mod crossing;
 pub mod processes;
 pub mod sampler;
 pub mod stop;

@@ -1,18 +1,15 @@
 //! Points measured in several processes, one after the other. A worker opens the devices once and then measures the points
 //! whose numbers it reads; the parent touches no device meanwhile and joins the rows.
 
-use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
-use std::time::{Duration, Instant};
+use std::io::{BufRead, Write};
 
 use serde::{Deserialize, Serialize};
 
 use crate::base::record::{BenchRecord, Phases, Status};
 use crate::base::sink::{Cancel, Collect, Sink};
-use crate::base::{Code, DeviceInfo, Error, Result, stats};
+use crate::base::{Code, DeviceInfo, Error, Result, Told, stats};
 use crate::device::probe::Rig;
+use crate::jobs::workers::{self, Start, Worker};
 use crate::measure::processes::{median, ratio};
 
 use super::point::{self, Bench, Measured, Point};
@@ -23,28 +20,8 @@ use super::{BenchConfig, BenchSummary, Source, run_points};
 enum Answer {
     /// The rows of all devices, with all samples.
     Rows(Vec<Measured>),
-    /// Interrupted before there was a row.
-    Cancelled,
-    /// The point cannot be measured on any device.
-    Error {
-        /// Code of the error.
-        code: String,
-        /// The error in words.
-        text: String,
-    },
-}
-
-/// How to start a worker: this program, its subcommand and arguments.
-#[derive(Clone, Debug)]
-pub struct Start {
-    /// The program.
-    pub program: PathBuf,
-    /// Its arguments.
-    pub arguments: Vec<String>,
-    /// Number of workers, at least 1.
-    pub processes: usize,
-    /// Seconds after which a point is given up: a driver hangs.
-    pub limit: Duration,
+    /// The point cannot be measured on any device, or it was interrupted before there was a row.
+    Error(Told),
 }
 
 /// The worker: reads numbers of points, one a line, and answers each with a line. Ends with its input, or where its output
@@ -60,23 +37,14 @@ pub fn worker(
 ) -> Result<()> {
     let points = point::points(cfg, &mut Collect::default())?;
     let mut bench = Bench::new(cfg, rig);
-    for line in input.lines() {
-        let line = line.map_err(|e| Error::new(Code::Io, "the worker's orders").caused_by(e))?;
+    workers::serve(input, output, |line| {
         let point = line.trim().parse::<usize>().ok().and_then(|i| points.get(i));
         let point = point.ok_or_else(|| Error::new(Code::BadArgument, format!("'{line}' is no point")))?;
-        let answer = match bench.point(point, cancel) {
+        Ok(match bench.point(point, cancel) {
             Ok(rows) => Answer::Rows(rows),
-            Err(e) if e.code() == Code::Cancelled => Answer::Cancelled,
-            Err(e) => Answer::Error { code: e.code().name().into(), text: e.to_string() },
-        };
-        let text = serde_json::to_string(&answer)
-            .map_err(|e| Error::new(Code::Internal, "an answer cannot be written").caused_by(e))?;
-        if writeln!(output, "{text}").and_then(|()| output.flush()).is_err() {
-            // The parent is gone.
-            return Ok(());
-        }
-    }
-    Ok(())
+            Err(e) => Answer::Error(Told::from(&e)),
+        })
+    })
 }
 
 /// Runs all points in several processes and hands out their joined rows as they end. `infos`: the devices as this process
@@ -140,13 +108,9 @@ impl Source for Crew<'_> {
     fn rows(&mut self, index: usize, point: &Point, cancel: &Cancel) -> Result<Vec<BenchRecord>> {
         let mut all = Vec::new();
         for (number, worker) in self.workers.iter_mut().enumerate() {
-            match worker.ask(index, self.start.limit, cancel) {
+            match worker.ask(&index.to_string(), self.start.limit, cancel) {
                 Ok(Answer::Rows(rows)) => all.push(rows),
-                Ok(Answer::Cancelled) => return Err(Error::new(Code::Cancelled, "interrupted while it was measured")),
-                Ok(Answer::Error { code, text }) => {
-                    let code = Code::ALL.iter().copied().find(|c| c.name() == code).unwrap_or(Code::Internal);
-                    return Err(Error::new(code, text));
-                }
+                Ok(Answer::Error(told)) => return Err(told.error()),
                 Err(e) if e.code() == Code::Cancelled => return Err(e),
                 Err(e) => {
                     *worker = Worker::start(self.start, number)?;
@@ -162,82 +126,6 @@ impl Source for Crew<'_> {
             }
         }
         Ok(join(all))
-    }
-}
-
-/// A process and its lines.
-struct Worker {
-    child: Child,
-    orders: Option<ChildStdin>,
-    answers: Receiver<String>,
-}
-
-impl Worker {
-    fn start(start: &Start, number: usize) -> Result<Self> {
-        let failed = |e: std::io::Error| {
-            Error::new(Code::WorkerCrashed, format!("cannot start {}", start.program.display())).caused_by(e)
-        };
-        let mut command = Command::new(&start.program);
-        command
-            .args(&start.arguments)
-            .env("GPUCTL_PROCESS", number.to_string())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped());
-        // A group of its own: Ctrl-C at the terminal reaches the parent alone, which then ends the worker.
-        #[cfg(unix)]
-        std::os::unix::process::CommandExt::process_group(&mut command, 0);
-        let mut child = command.spawn().map_err(failed)?;
-        let (send, answers) = sync_channel(16);
-        if let Some(output) = child.stdout.take() {
-            std::thread::spawn(move || {
-                for line in BufReader::new(output).lines() {
-                    if !line.is_ok_and(|l| send.send(l).is_ok()) {
-                        break;
-                    }
-                }
-            });
-        }
-        Ok(Worker { orders: child.stdin.take(), child, answers })
-    }
-
-    fn ask(&mut self, index: usize, limit: Duration, cancel: &Cancel) -> Result<Answer> {
-        let crashed = |worker: &mut Self, how: &str| {
-            let _ = worker.child.kill();
-            let ended = worker.child.wait().map_or_else(|e| e.to_string(), |s| s.to_string());
-            Error::new(Code::WorkerCrashed, format!("a process that measures {how} ({ended})"))
-        };
-        let sent = self.orders.as_mut().is_some_and(|o| writeln!(o, "{index}").and_then(|()| o.flush()).is_ok());
-        if !sent {
-            return Err(crashed(self, "takes no orders"));
-        }
-        let begin = Instant::now();
-        loop {
-            match self.answers.recv_timeout(Duration::from_millis(20)) {
-                // Lines that are no answer are a driver's chatter.
-                Ok(line) => {
-                    if let Ok(answer) = serde_json::from_str(&line) {
-                        return Ok(answer);
-                    }
-                }
-                Err(RecvTimeoutError::Disconnected) => return Err(crashed(self, "ended")),
-                Err(RecvTimeoutError::Timeout) => {}
-            }
-            if cancel.raised() {
-                return Err(Error::new(Code::Cancelled, "interrupted while it was measured"));
-            }
-            if begin.elapsed() > limit {
-                return Err(crashed(self, &format!("gave no answer in {:.0} s", limit.as_secs_f64())));
-            }
-        }
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        drop(self.orders.take());
-        // It sleeps in its last read or is in the middle of a point that nobody waits for.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
