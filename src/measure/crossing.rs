@@ -5,7 +5,8 @@
 //! of the processes' mean, with as many degrees of freedom as there are processes beyond the first, and that of the size
 //! within them. Around the crossing a parabola in the logarithm of the size is fitted to the means; the interval holds the
 //! sizes at which its own interval contains 1 (Fieller 1954). Where the parabola misses the means by more than their noise
-//! (tiles, waves, caches), the misses are the error.
+//! (tiles, waves, caches), the misses are the error, and the interval is that of a single size: the last of several changes
+//! of the winner lies within the ripple.
 //!
 //! [`next`] says what to measure from what there is, so a calibration can be interrupted, continued and repeated.
 
@@ -175,6 +176,8 @@ struct Fit<'a> {
     coefficients: Vec<f64>,
     inverse: Vec<Vec<f64>>,
     own: Variance,
+    /// 1 where the parabola misses the means: then a single size may lie as far off it.
+    ripple: f64,
 }
 
 impl<'a> Fit<'a> {
@@ -190,6 +193,7 @@ impl<'a> Fit<'a> {
             coefficients: vec![0.0; terms],
             inverse: Vec::new(),
             own: table.own,
+            ripple: 0.0,
         };
         let rows: Vec<Vec<f64>> = table.x.iter().map(|x| fit.powers(*x)).collect();
         let sum = |i: usize, j: usize| rows.iter().map(|r| r[i] * r[j]).sum::<f64>();
@@ -207,6 +211,7 @@ impl<'a> Fit<'a> {
             };
             if size > table.own.size && chance < 0.05 {
                 fit.own = Variance { size, freedom };
+                fit.ripple = 1.0;
             }
         }
         Some(fit)
@@ -227,7 +232,7 @@ impl<'a> Fit<'a> {
         let leverage: f64 =
             self.inverse.iter().zip(&v).map(|(row, a)| a * row.iter().zip(&v).map(|(b, c)| b * c).sum::<f64>()).sum();
         let apart = (leverage - 1.0 / self.table.x.len() as f64).max(0.0);
-        let half = half_width(self.table.common, Variance { size: self.own.size * apart, ..self.own });
+        let half = half_width(self.table.common, Variance { size: self.own.size * (apart + self.ripple), ..self.own });
         let y = self.value(x);
         [y - half, y, y + half]
     }

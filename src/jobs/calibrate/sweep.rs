@@ -103,7 +103,10 @@ impl Sweep<'_> {
         let grid = running.first_look()?;
         for which in 0..self.residencies.len() {
             let outcome = running.decide(which, &grid)?;
-            let points = running.series[which].iter().map(|(p, pairs)| self.point(*p, pairs)).collect::<Result<_>>()?;
+            let mut points =
+                running.series[which].iter().map(|(p, pairs)| self.point(*p, pairs)).collect::<Result<Vec<_>>>()?;
+            // Neighbouring numbers may make sizes that are equal in the op's unit.
+            points.dedup_by_key(|p| p.size);
             running.out.found.push(Found { points, outcome });
         }
         if self.cancel.raised() {
