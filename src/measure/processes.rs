@@ -5,7 +5,7 @@
 //! median or of a ratio of medians, with the error that its own samples leave. Their mean is the estimate. Its error is
 //! taken from how far the processes lie apart, with Student's t for their few degrees of freedom, and is at least what the
 //! samples within them leave: three processes that agree by chance do not make a certain number. Resampling three processes
-//! with replacement instead (the bootstrap) gives intervals that hold the truth in about 80 of 100 cases.
+//! with replacement instead (the bootstrap) gives intervals that hold the truth in about 75 of 100 cases.
 
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
