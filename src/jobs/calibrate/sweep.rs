@@ -19,8 +19,12 @@ const PAIRS: [usize; 2] = [7, 15];
 /// Rounds before the pairs, to check and warm up.
 const BEFORE: usize = 2;
 
-/// Share of the remaining budget that one size may take.
-const POINT: f64 = 0.7;
+/// Share of the budget that a look at one size may take: the largest size is looked at three times, and smaller ones more
+/// often, but they cost less. With the fewest pairs it may take twice as much.
+const POINT: f64 = 0.05;
+
+/// Fewest pairs.
+const LEAST: usize = 3;
 
 /// What is swept.
 pub(super) struct Sweep<'a> {
@@ -77,7 +81,12 @@ struct Known {
     cost: Cost,
     /// Seconds of one round: a CPU call and one device call per residency.
     round_s: f64,
+    /// Seconds that the look took besides (making operands, building kernels) where there was much to make.
+    besides_s: f64,
 }
+
+/// Bytes of operands from which on making them is most of what a look takes besides its rounds.
+const MUCH: u64 = 1 << 20;
 
 /// Sweep, results and predictions while it runs.
 struct Running<'s, 'a> {
@@ -217,12 +226,21 @@ impl Running<'_, '_> {
             Err(e) => return Ok(Some(e.to_string())),
         };
         let cost = (sweep.op.cost)(&case);
+        let mut budget_s = left_s;
+        let mut pairs = pairs;
         if let Some(k) = self.known {
             let predicted = stop::predict(k.round_s, &k.cost, &cost);
-            if predicted * (3 + BEFORE) as f64 > left_s * POINT {
-                let (p, l) = (units::seconds(predicted), units::seconds(left_s));
-                return Ok(Some(format!("predicted {p} a pair, {l} left")));
+            let besides = k.besides_s * cost.bytes() as f64 / k.cost.bytes().max(1) as f64;
+            let least = besides + predicted * (LEAST + BEFORE) as f64;
+            if least > (2.0 * POINT * sweep.budget_s).min(left_s) {
+                let (p, b) = (units::seconds(predicted), units::seconds(sweep.budget_s));
+                let m = units::seconds(besides);
+                return Ok(Some(format!("predicted {p} a pair and {m} to make it, the key has {b}")));
             }
+            let fit = ((POINT * sweep.budget_s - besides) / predicted) as usize;
+            pairs = fit.saturating_sub(BEFORE).clamp(LEAST, pairs);
+            // Predictions are high rather than low, but not always.
+            budget_s = left_s.min(3.0 * predicted * (pairs + BEFORE) as f64).max(POINT * sweep.budget_s);
         }
         let order = Order {
             op: sweep.op.name.into(),
@@ -232,12 +250,13 @@ impl Running<'_, '_> {
             param,
             residencies: which.iter().map(|i| sweep.residencies[*i]).collect(),
             pairs,
-            budget_s: left_s * POINT,
+            budget_s,
         };
+        let begin = sweep.clock.now();
         match self.looker.look(&order, process, sweep.cancel) {
-            Ok(None) => Ok(Some(format!("{} left hold too few pairs", units::seconds(left_s)))),
+            Ok(None) => Ok(Some(format!("{} hold too few pairs", units::seconds(budget_s)))),
             Ok(Some(timed)) => {
-                self.keep(param, which, timed, cost);
+                self.keep(param, which, timed, cost, sweep.clock.now() - begin);
                 Ok(None)
             }
             Err(e) if e.code() == Code::Cancelled => Err(e),
@@ -252,9 +271,11 @@ impl Running<'_, '_> {
         }
     }
 
-    fn keep(&mut self, param: u64, which: &[usize], timed: Timed, cost: Cost) {
-        let medians = std::iter::once(&timed.cpu).chain(&timed.devices).map(|s| stats::median(s));
-        self.known = Some(Known { cost, round_s: medians.sum() });
+    fn keep(&mut self, param: u64, which: &[usize], timed: Timed, cost: Cost, took_s: f64) {
+        let all = || std::iter::once(&timed.cpu).chain(&timed.devices);
+        let in_rounds: f64 = all().map(|s| s.iter().sum::<f64>()).sum();
+        let besides_s = if cost.bytes() >= MUCH { (took_s - in_rounds).max(0.0) } else { 0.0 };
+        self.known = Some(Known { cost, round_s: all().map(|s| stats::median(s)).sum(), besides_s });
         self.out.kernel = timed.kernel;
         self.out.wrong = self.out.wrong.take().or(timed.wrong);
         for (i, device) in which.iter().zip(timed.devices) {
