@@ -8,8 +8,8 @@ mod validate;
 use std::process::Command;
 
 use gpuctl::base::record::{
-    ArrayFile, BenchRecord, CalibratePoint, CalibrateRecord, Host, Phases, RunRecord, SCHEMA, StressRecord,
-    StressSample, SupportRecord, VerifyRecord,
+    ArrayFile, BenchRecord, CalibratePoint, CalibrateRecord, ChangeRecord, Host, Phases, RunRecord, SCHEMA,
+    StressRecord, StressSample, SupportRecord, VerifyRecord,
 };
 use gpuctl::base::{
     Absence, Attr, Attrs, Backend, DType, DeviceClass, DeviceInfo, Document, Feature, Fill, HostTensor, Lang, Library,
@@ -72,6 +72,8 @@ fn bench(status: Status, reason: &str) -> BenchRecord {
         threads: 2,
         samples: if ok { 3 } else { 0 },
         samples_s: if ok { vec![1e-3, 1.1e-3, 0.9e-3] } else { vec![] },
+        process_medians_s: if ok { vec![1e-3] } else { vec![] },
+        between_processes: None,
         median_s: ok.then_some(1e-3),
         ci_s: ok.then_some([0.9e-3, 1.1e-3]),
         min_s: ok.then_some(0.9e-3),
@@ -83,6 +85,26 @@ fn bench(status: Status, reason: &str) -> BenchRecord {
         phases_s: Phases { kernel: Some(1e-4), ..Phases::default() },
         speedup_vs_cpu: None,
         speedup_ci: None,
+    }
+}
+
+fn change(verdict: &str, reason: &str) -> ChangeRecord {
+    let known = reason.is_empty();
+    ChangeRecord {
+        op: "gemm".into(),
+        dtype: DType::F32,
+        shape_text: "m64,n64,k64".into(),
+        attrs: Attrs::new(),
+        device: "cuda:0".into(),
+        residency: "always".into(),
+        threads: 2,
+        old_s: Some(1e-3),
+        new_s: known.then_some(1.1e-3),
+        ratio: known.then_some(1.1),
+        ratio_ci: known.then_some([1.05, 1.15]),
+        p_slower: if known { 0.01 } else { 1.0 },
+        verdict: verdict.into(),
+        reason: reason.into(),
     }
 }
 
@@ -214,6 +236,8 @@ fn every_kind() -> Vec<Record> {
     let mut records = vec![
         Record::Bench(Box::new(bench(Status::Ok, ""))),
         Record::Bench(Box::new(bench(Status::Skipped, "predicted 31 s, budget 10 s"))),
+        Record::Change(Box::new(change("SLOWER", ""))),
+        Record::Change(Box::new(change("NOT COMPARABLE", "the baseline has no such row"))),
         Record::Verify(Box::new(verify(0.5, Status::Ok))),
         Record::Verify(Box::new(verify(f64::INFINITY, Status::Failed))),
         Record::Stress(Box::new(stress("pass", 4096))),
@@ -268,6 +292,9 @@ fn contradictions_are_found() {
         (Record::Bench(Box::new(nowhere)), "ran_on"),
         (Record::Bench(Box::new(many)), "maxItems"),
         (Record::Bench(Box::new(bench(Status::Skipped, ""))), "reason"),
+        (Record::Change(Box::new(change("NOT COMPARABLE", ""))), "reason"),
+        (Record::Change(Box::new(change("SAME", "one process"))), "ratio"),
+        (Record::Change(Box::new(change("perhaps", ""))), "perhaps"),
         (Record::Verify(Box::new(passed_wrong)), "wrong"),
         (Record::Run(Box::new(run_nowhere)), "ran_on"),
         (Record::Support(Box::new(support("undefined", ""))), "reason"),
@@ -341,6 +368,10 @@ fn collect(value: &Value, at: String, out: &mut Vec<String>) {
 fn the_validator_refuses_keywords_it_does_not_know() {
     assert!(validate(&json!({"type": "string", "pattern": "a"}), &json!("a"))[0].contains("pattern"));
     assert!(!validate(&json!({"$ref": "#/$defs/none"}), &json!("a")).is_empty());
+    assert!(
+        !validate(&json!({"maximum": 1}), &json!(1.5)).is_empty()
+            && validate(&json!({"maximum": 1}), &json!(1)).is_empty()
+    );
     assert!(!validate(&json!({"type": "strnig"}), &json!("a")).is_empty());
     assert!(!validate(&json!({"oneOf": [{"type": "number"}, {"minimum": 0}]}), &json!(1)).is_empty());
 }

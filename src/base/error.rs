@@ -182,6 +182,39 @@ impl Error {
     }
 }
 
+/// An error on its way from one process to another; the cause's text joins the detail.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Told {
+    code: String,
+    op: Option<String>,
+    device: Option<String>,
+    shape: Option<String>,
+    detail: String,
+}
+
+impl From<&Error> for Told {
+    fn from(e: &Error) -> Self {
+        let i = &e.0;
+        let cause = i.source.as_ref().map_or_else(String::new, |s| format!(": {s}"));
+        Told {
+            code: i.code.name().into(),
+            op: i.op.clone(),
+            device: i.device.clone(),
+            shape: i.shape.clone(),
+            detail: format!("{}{cause}", i.detail),
+        }
+    }
+}
+
+impl Told {
+    /// The error as it was; `Internal` for a code that this version does not know.
+    pub fn error(self) -> Error {
+        let code = Code::ALL.iter().copied().find(|c| c.name() == self.code).unwrap_or(Code::Internal);
+        let Told { op, device, shape, detail, .. } = self;
+        Error(Box::new(Inner { code, op, device, shape, detail, source: None }))
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let i = &self.0;

@@ -26,7 +26,7 @@ pub use cost::Cost;
 pub use device_info::{Absence, Backend, DeviceClass, DeviceInfo, Feature, Lang, Library};
 pub use dtype::DType;
 pub use env::Env;
-pub use error::{Class, Code, Error, Result, Severity};
+pub use error::{Class, Code, Error, Result, Severity, Told};
 pub use exact::Exact;
 pub use host::{Element, HostTensor};
 pub use record::{Document, Record, Status, Subject};

@@ -131,11 +131,17 @@ pub struct BenchRecord {
     pub threads: u32,
     /// Number of samples.
     pub samples: u64,
-    /// The samples in seconds per call, in order, at most 200.
+    /// The samples in seconds per call, in order, at most 200; those of several processes one behind the other.
     pub samples_s: Vec<f64>,
-    /// Median seconds per call.
+    /// Median of each process that measured the row.
+    #[serde(default)]
+    pub process_medians_s: Vec<f64>,
+    /// Share of the variance among these medians that the samples within the processes do not explain; `None` with one process.
+    #[serde(default)]
+    pub between_processes: Option<f64>,
+    /// Median seconds per call; of several processes the geometric mean of theirs.
     pub median_s: Option<f64>,
-    /// 95 % interval of the median.
+    /// 95 % interval of it, for another process where there were several.
     pub ci_s: Option<[f64; 2]>,
     /// Fastest sample.
     pub min_s: Option<f64>,
@@ -155,6 +161,39 @@ pub struct BenchRecord {
     pub speedup_vs_cpu: Option<f64>,
     /// 95 % interval of the speed-up.
     pub speedup_ci: Option<[f64; 2]>,
+}
+
+/// A row of `bench --baseline`: what became of a row since.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ChangeRecord {
+    /// Op name.
+    pub op: String,
+    /// Dtype of the operands.
+    pub dtype: DType,
+    /// Sizes in declared order.
+    pub shape_text: String,
+    /// Attributes that differ from their defaults.
+    pub attrs: Attrs,
+    /// Device.
+    pub device: String,
+    /// Where operands were.
+    pub residency: String,
+    /// CPU threads.
+    pub threads: u32,
+    /// Seconds per call then.
+    pub old_s: Option<f64>,
+    /// Seconds per call now.
+    pub new_s: Option<f64>,
+    /// Now over then, all processes of both; `None` where not comparable.
+    pub ratio: Option<f64>,
+    /// 95 % interval of it, of this row alone.
+    pub ratio_ci: Option<[f64; 2]>,
+    /// Chance of so much slower a row among as many rows of which none has changed.
+    pub p_slower: f64,
+    /// `SAME`, `FASTER`, `SLOWER`, `AMBIGUOUS` or `NOT COMPARABLE`.
+    pub verdict: String,
+    /// Why it is not comparable.
+    pub reason: String,
 }
 
 /// One case of `verify`.
@@ -414,6 +453,8 @@ pub struct StressSample {
 pub enum Record {
     /// A row of `bench`.
     Bench(Box<BenchRecord>),
+    /// A row of `bench --baseline`.
+    Change(Box<ChangeRecord>),
     /// A case of `verify`.
     Verify(Box<VerifyRecord>),
     /// A fault of `verify --self-test`.

@@ -28,6 +28,12 @@ pub(super) enum Command {
     Profile(Profile),
     /// Run one op on your own arrays (.npy) on any device
     Run(Run),
+    /// A worker of `bench`
+    #[command(hide = true)]
+    BenchWorker(Bench),
+    /// A worker of `calibrate`
+    #[command(hide = true)]
+    CalibrateWorker(Calibrate),
     /// A worker of `stress`
     #[command(hide = true)]
     StressWorker {
@@ -98,6 +104,18 @@ pub(super) struct Bench {
     /// Time per point and device
     #[arg(long, value_name = "10s", default_value = "10s")]
     pub(super) budget: String,
+    /// Fresh processes that measure each point in turn; 1 measures in this one
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub(super) processes: usize,
+    /// Judge every row against that of an earlier run (its JSON document)
+    #[arg(long, value_name = "FILE.json")]
+    pub(super) baseline: Option<String>,
+    /// End with 1 if a row is slower than in the baseline
+    #[arg(long, requires = "baseline")]
+    pub(super) fail_on_regression: bool,
+    /// Compare although the machine, a device or a driver is another one
+    #[arg(long, requires = "baseline")]
+    pub(super) allow_mismatch: bool,
     /// CSV on stdout instead of the table
     #[arg(long, conflicts_with = "markdown")]
     pub(super) csv: bool,
@@ -134,6 +152,9 @@ pub(super) struct Calibrate {
     /// Write the profile to a file instead of stdout
     #[arg(long, short, value_name = "FILE")]
     pub(super) output: Option<String>,
+    /// Most fresh processes that measure near a crossing (3 elsewhere); 1 measures in this one
+    #[arg(long, value_name = "N", default_value_t = 11)]
+    pub(super) processes: usize,
     #[command(flatten)]
     pub(super) common: Common,
 }

@@ -11,15 +11,15 @@ use crate::base::{Backend, Code, DType, DeviceInfo, Document, Env, Error, Fill, 
 use crate::device::cpu::Pin;
 use crate::device::probe::{CpuConfig, Rig, Select, inventory, open};
 use crate::engine::Engine;
-use crate::jobs::{bench, calibrate, devices, profile, stress};
-use crate::measure::Residency;
+use crate::jobs::workers::Start;
+use crate::jobs::{devices, profile, stress};
 use crate::op::{self, OpDesc, case};
 use crate::profile::file;
 use crate::report;
 
 use super::args::{self, Cli, Command, Common};
 use super::output::{self, CliSink};
-use super::sizes::{parse_shape, parse_sizes};
+use super::sizes::parse_shape;
 
 /// Runs the subcommand; gives its exit code.
 pub(super) fn run(cli: &Cli, command: &[String], env: &Env) -> Result<u8> {
@@ -32,12 +32,14 @@ pub(super) fn run(cli: &Cli, command: &[String], env: &Env) -> Result<u8> {
         Command::Stress(a) => ctx.stress(a),
         Command::Profile(a) => ctx.profile(&a.what),
         Command::Run(a) => ctx.run_op(a),
+        Command::BenchWorker(a) => ctx.bench_worker(a),
+        Command::CalibrateWorker(a) => ctx.calibrate_worker(a),
         Command::StressWorker { task } => stress::worker(task, &mut std::io::stdout(), env).map(|()| 0),
     }
 }
 
 pub(super) struct Ctx<'a> {
-    command: &'a [String],
+    pub(super) command: &'a [String],
     pub(super) env: &'a Env,
 }
 
@@ -54,7 +56,7 @@ pub(super) fn cancel_on_signals() -> Result<Cancel> {
 }
 
 /// A duration: `10s`, `2m`, `1h`, `250ms`, or plain seconds.
-fn seconds(name: &str, text: &str) -> Result<f64> {
+pub(super) fn seconds(name: &str, text: &str) -> Result<f64> {
     let bad = || {
         Error::new(Code::BadArgument, format!("{name} {text}: expected a positive duration such as 10s, 2m or 500ms"))
     };
@@ -71,7 +73,16 @@ fn seconds(name: &str, text: &str) -> Result<f64> {
     if v > 0.0 && v.is_finite() { Ok(v) } else { Err(bad()) }
 }
 
-fn list<T>(text: &str, parse: impl Fn(&str) -> Result<T>) -> Result<Vec<T>> {
+pub(super) fn host() -> Host {
+    Host {
+        cpu: os::cpu_name(),
+        cpus: u32::try_from(os::allowed_cpus().len()).unwrap_or(0),
+        memory_bytes: os::memory().map_or(0, |m| m.0),
+        os: os::os_name(),
+    }
+}
+
+pub(super) fn list<T>(text: &str, parse: impl Fn(&str) -> Result<T>) -> Result<Vec<T>> {
     text.split(',').map(|s| parse(s.trim())).collect()
 }
 
@@ -130,6 +141,14 @@ impl Ctx<'_> {
         Ok(())
     }
 
+    /// Workers with a hidden subcommand and the arguments of this one.
+    pub(super) fn workers(&self, subcommand: &str, processes: usize, limit: Duration) -> Result<Start> {
+        let program =
+            std::env::current_exe().map_err(|e| Error::new(Code::Io, "no path to this program").caused_by(e))?;
+        let arguments = std::iter::once(subcommand.to_string()).chain(self.command.iter().skip(2).cloned());
+        Ok(Start { program, arguments: arguments.collect(), processes, limit })
+    }
+
     pub(super) fn document(
         &self,
         devices: Vec<DeviceInfo>,
@@ -144,12 +163,7 @@ impl Ctx<'_> {
             command: self.command.to_vec(),
             complete,
             exit_code,
-            host: Host {
-                cpu: os::cpu_name(),
-                cpus: u32::try_from(os::allowed_cpus().len()).unwrap_or(0),
-                memory_bytes: os::memory().map_or(0, |m| m.0),
-                os: os::os_name(),
-            },
+            host: host(),
             devices,
             absent,
             records,
@@ -205,109 +219,6 @@ impl Ctx<'_> {
         let infos = found.into_iter().cloned().collect();
         self.write_json(a.json.as_deref(), &self.document(infos, inventory.absent, records, true, 0))?;
         Ok(0)
-    }
-
-    fn bench(&self, a: &args::Bench) -> Result<u8> {
-        let cfg = bench::BenchConfig {
-            ops: ops(&a.op)?,
-            sizes: a.sizes.as_deref().map(parse_sizes).transpose()?,
-            shape: a.shape.as_deref().map(parse_shape).transpose()?,
-            attrs: a.attr.clone(),
-            dtypes: dtypes(&a.dtype)?,
-            residencies: if a.residency == "all" {
-                Residency::ALL.to_vec()
-            } else {
-                list(&a.residency, |s| s.parse())?
-            },
-            variant: a.variant.clone(),
-            cpu_variant: a.cpu_variant.clone(),
-            budget_s: seconds("--budget", &a.budget)?,
-        };
-        let cancel = cancel_on_signals()?;
-        let rig = self.rig(&a.common, Pin::Workers)?;
-        let json_on_stdout = a.common.json.as_deref() == Some("-");
-        let table = !json_on_stdout && !a.csv && !a.markdown;
-        // The header waits for the first row: a request that is refused prints nothing on stdout.
-        let mut header = Some(report::text::bench_header());
-        let mut sink = CliSink::new(
-            a.common.quiet,
-            true,
-            Box::new(move |r| match r {
-                Record::Bench(b) if table => {
-                    let row = report::text::bench_row(b);
-                    Some(header.take().map_or_else(|| row.clone(), |h| format!("{h}\n{row}")))
-                }
-                _ => None,
-            }),
-        );
-        let summary = bench::run(&cfg, &rig, &mut sink, &cancel)?;
-        let code = if summary.cancelled { super::INTERRUPTED } else { summary.exit_code() };
-        let records = sink.finish()?;
-        if a.csv && !json_on_stdout {
-            output::data(&report::csv::bench(&records))?;
-        }
-        if a.markdown && !json_on_stdout {
-            output::data(&report::markdown::bench(&records))?;
-        }
-        self.plot(a.plot.as_deref(), &records)?;
-        let infos = rig.devices.iter().map(|d| d.info().clone()).collect();
-        let doc = self.document(infos, rig.absent, records, !summary.cancelled, code);
-        self.write_json(a.common.json.as_deref(), &doc)?;
-        Ok(code)
-    }
-
-    fn calibrate(&self, a: &args::Calibrate) -> Result<u8> {
-        let cfg = calibrate::CalibrateConfig {
-            ops: match &a.op {
-                Some(text) => ops(text)?,
-                None => op::all().collect(),
-            },
-            dtypes: dtypes(&a.dtype)?,
-            residencies: Residency::ALL.to_vec(),
-            cpu_variant: a.cpu_variant.clone(),
-            margin: a.margin,
-            budget: Duration::from_secs_f64(seconds("--budget", &a.budget)?),
-            range: None,
-            allow_software: a.allow_software,
-            seed: 1,
-        };
-        if !(cfg.margin.is_finite() && (1.0..=100.0).contains(&cfg.margin)) {
-            return Err(Error::new(Code::BadArgument, format!("--margin {}: expected 1 to 100", cfg.margin)));
-        }
-        let cancel = cancel_on_signals()?;
-        let select = match (&a.common.device, a.allow_software) {
-            (Some(text), _) => Select::parse(text)?,
-            (None, true) => Select::All,
-            (None, false) => Select::Default,
-        };
-        let rig = self.rig_of(&select, a.common.threads, Pin::Workers)?;
-        let mut sink = CliSink::new(a.common.quiet, false, Box::new(|_| None));
-        let done = calibrate::run(&cfg, &rig, &mut sink, &cancel)?;
-        let toml = done.profile.to_toml()?;
-        // What is written must be readable: a profile that its own reader refuses is never handed out.
-        crate::profile::Profile::from_toml(&toml)?;
-        let records = sink.finish()?;
-        match (a.output.as_deref(), a.common.json.as_deref()) {
-            (Some(path), _) => output::file(path, &toml)?,
-            (None, Some("-")) => {}
-            (None, _) => output::data(&toml)?,
-        }
-        if !a.common.quiet {
-            if !done.records.is_empty() {
-                output::talk(&report::text::thresholds(&done.records, Some(160)));
-            }
-            for note in &done.profile.notes {
-                output::talk(note);
-            }
-            if done.unmeasured > 0 {
-                output::talk(&format!("{} keys did not fit the budget: they stay on the CPU", done.unmeasured));
-            }
-        }
-        let code = u8::from(done.records.iter().any(|r| r.verdict == "unsafe"));
-        let infos = rig.devices.iter().map(|d| d.info().clone()).collect();
-        let doc = self.document(infos, rig.absent, records, done.complete, code);
-        self.write_json(a.common.json.as_deref(), &doc)?;
-        Ok(code)
     }
 
     fn stress(&self, a: &args::Stress) -> Result<u8> {
@@ -387,7 +298,7 @@ impl Ctx<'_> {
     }
 
     #[cfg(feature = "plot")]
-    fn plot(&self, path: Option<&str>, records: &[Record]) -> Result<()> {
+    pub(super) fn plot(&self, path: Option<&str>, records: &[Record]) -> Result<()> {
         match path {
             Some(path) => output::file(path, &report::plot::bench_svg(records)?),
             None => Ok(()),
@@ -395,7 +306,7 @@ impl Ctx<'_> {
     }
 
     #[cfg(not(feature = "plot"))]
-    fn plot(&self, path: Option<&str>, _: &[Record]) -> Result<()> {
+    pub(super) fn plot(&self, path: Option<&str>, _: &[Record]) -> Result<()> {
         match path {
             Some(_) => Err(Error::new(Code::FeatureUnsupported, "--plot needs a build with the cargo feature 'plot'")),
             None => Ok(()),

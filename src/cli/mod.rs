@@ -4,6 +4,8 @@
 //! input, 3 a required device is missing, 4 inconclusive, 5 internal error or crashed worker, 130 interrupted.
 
 mod args;
+mod bench;
+mod calibrate;
 mod commands;
 mod dump;
 mod output;

@@ -217,7 +217,7 @@ pub fn open(select: &Select, env: &Env, cpu: CpuConfig) -> Result<Rig> {
             let mut simulated = None;
             for name in names {
                 if let Some(preset) = name.strip_prefix("sim:") {
-                    let (cpu, device) = sim::open(preset)?;
+                    let (cpu, device) = sim::open_process(preset, env.process)?;
                     simulated.get_or_insert(cpu);
                     rig.devices.push(device);
                     continue;

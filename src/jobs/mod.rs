@@ -10,3 +10,4 @@ pub mod reference;
 pub mod run;
 pub mod stress;
 pub mod verify;
+pub mod workers;

@@ -3,6 +3,9 @@
 //! Decisions are pure functions of samples ([`stop`]); [`sampler`] only runs things and reads the subjects' clock, which
 //! is the simulator's for simulated devices.
 
+pub mod compare;
+pub mod crossing;
+pub mod processes;
 pub mod sampler;
 pub mod stop;
 

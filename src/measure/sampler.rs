@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::base::record::Phases;
 use crate::base::sink::Cancel;
 use crate::base::{Clock, Code, Error, HostTensor, Result, stats};
@@ -15,7 +17,8 @@ use super::stop::{StopRule, Verdict, batch_for};
 const REGION_S: f64 = 50e-6;
 
 /// Where the operands are when a call begins, and where its result must be when it ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Residency {
     /// On the device: the call is the launch alone.
     Resident,

@@ -2,7 +2,7 @@
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 
-use crate::base::record::{BenchRecord, CalibrateRecord, StressRecord};
+use crate::base::record::{BenchRecord, CalibrateRecord, ChangeRecord, StressRecord};
 use crate::base::{Absence, DeviceInfo, units};
 
 use super::rows::{BENCH_COLUMNS, bench_cells};
@@ -113,6 +113,46 @@ pub fn thresholds(records: &[CalibrateRecord], width: Option<u16>) -> String {
         ]);
     }
     t.to_string()
+}
+
+/// The verdicts of a comparison with an earlier run, and how many there are of each.
+pub fn changes(records: &[ChangeRecord], width: Option<u16>) -> String {
+    let mut t = table(&[
+        "op",
+        "dtype",
+        "shape",
+        "device",
+        "residency",
+        "then",
+        "now",
+        "now / then",
+        "95 % interval",
+        "verdict",
+        "remarks",
+    ]);
+    if let Some(w) = width {
+        t.set_width(w);
+    }
+    let time = |s: Option<f64>| s.map_or("-".into(), units::seconds);
+    for r in records {
+        t.add_row([
+            r.op.clone(),
+            r.dtype.to_string(),
+            r.shape_text.clone(),
+            r.device.clone(),
+            r.residency.clone(),
+            time(r.old_s),
+            time(r.new_s),
+            r.ratio.map_or("-".into(), |v| format!("{v:.3}")),
+            r.ratio_ci.map_or("-".into(), |c| format!("{:.3} .. {:.3}", c[0], c[1])),
+            r.verdict.clone(),
+            r.reason.clone(),
+        ]);
+    }
+    let count = |word: &str| records.iter().filter(|r| r.verdict == word).count();
+    let words = ["SLOWER", "FASTER", "SAME", "AMBIGUOUS", "NOT COMPARABLE"];
+    let counts: Vec<String> = words.iter().map(|w| format!("{} {w}", count(w))).collect();
+    format!("{t}\n{}\n", counts.join(", "))
 }
 
 /// One finished scenario.

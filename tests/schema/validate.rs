@@ -60,6 +60,9 @@ impl<'a> Check<'a, '_> {
             "minimum" if value.is_number() && number(value) < number(rule) => {
                 self.fault(at, format!("{value} is less than {rule}"));
             }
+            "maximum" if value.is_number() && number(value) > number(rule) => {
+                self.fault(at, format!("{value} is more than {rule}"));
+            }
             "minLength" => self.length(value.as_str().map(|s| s.chars().count()), rule, usize::ge, at, keyword),
             "minItems" => self.length(value.as_array().map(Vec::len), rule, usize::ge, at, keyword),
             "maxItems" => self.length(value.as_array().map(Vec::len), rule, usize::le, at, keyword),
@@ -101,7 +104,7 @@ impl<'a> Check<'a, '_> {
                     self.check(next, value, at);
                 }
             }
-            "const" | "enum" | "minimum" => {}
+            "const" | "enum" | "minimum" | "maximum" => {}
             other => self.fault(at, format!("the validator does not know the keyword '{other}'")),
         }
     }

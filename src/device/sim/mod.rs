@@ -60,9 +60,15 @@ pub fn spec(preset: &str) -> Result<Spec> {
 /// Opens a preset: its CPU (id `cpu`) and its device (id `sim:PRESET`) on one virtual clock that starts at zero. With
 /// the suffix `:timing` nothing is computed.
 pub fn open(preset: &str) -> Result<(Arc<dyn Device>, Arc<dyn Device>)> {
+    open_process(preset, 0)
+}
+
+/// The same machine as another process meets it: with that process's own part of the noise.
+pub fn open_process(preset: &str, process: u64) -> Result<(Arc<dyn Device>, Arc<dyn Device>)> {
+    let of = |name| spec(name).map(|s| Spec { process, ..s });
     match preset.strip_suffix(":timing") {
-        Some(name) => open_spec(spec(name)?, Compute::None),
-        None => open_spec(spec(preset)?, Compute::Real),
+        Some(name) => open_spec(of(name)?, Compute::None),
+        None => open_spec(of(preset)?, Compute::Real),
     }
 }
 

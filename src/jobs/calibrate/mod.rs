@@ -1,10 +1,11 @@
 //! From which size on each op is faster on a GPU: a profile with its evidence.
 //!
 //! For every op, dtype, family and device: a correctness check first, then a sweep of interleaved CPU and device calls
-//! (`sweep`), then a verdict by pure rules (`decide`). Nothing is borrowed between keys; what was not measured says
+//! (`sweep`) in several processes (`look`), as far as pure rules ask for it (`measure::crossing`). Nothing is borrowed between keys; what was not measured says
 //! so. The budget counts the rig's clock, which is virtual for simulated devices.
 
 pub mod decide;
+mod look;
 mod smoke;
 mod sweep;
 
@@ -16,14 +17,18 @@ use crate::base::{Code, DType, DeviceClass, Error, Result, os, stats};
 use crate::device::probe::Rig;
 use crate::device::{Device, MemoryKind, sim};
 use crate::engine::Runner;
+use crate::jobs::workers::Start;
 use crate::kernel;
 use crate::measure::Residency;
 use crate::op::{Family, OpDesc, Unit};
 use crate::profile::{self, CPU_AUTO, Entry, Profile, ProfileDevice, Transfer, Verdict};
 
 use decide::Decision;
+use look::{Crew, Here, Looker};
 use smoke::Trust;
 use sweep::{Sweep, Swept};
+
+pub use look::worker;
 
 /// What to calibrate.
 #[derive(Clone, Debug)]
@@ -46,6 +51,13 @@ pub struct CalibrateConfig {
     pub allow_software: bool,
     /// Seed of the bootstrap.
     pub seed: u64,
+    /// Most processes near a crossing, at least 3; rounds where there is one process.
+    pub processes: usize,
+}
+
+impl CalibrateConfig {
+    /// Enough for a narrow interval where processes differ by a third.
+    pub const PROCESSES: usize = 11;
 }
 
 /// What came of it. Never partial: an interrupted calibration is an error.
@@ -61,13 +73,48 @@ pub struct Calibrated {
     pub complete: bool,
 }
 
-/// Measures everything. Without a GPU the result is a valid profile that keeps everything on the CPU and says why.
+/// Measures everything in this process, in rounds; what another process would measure stays unknown, and the profile says
+/// so. Without a GPU the result is a valid profile that keeps everything on the CPU and says why.
 ///
-/// Errors: `BadArgument` for a margin below 1 or a CPU variant that no op has; `Cancelled` when interrupted, so that
-/// there is a complete profile or none.
+/// Errors: `BadArgument` for a margin below 1, fewer than 3 processes or a CPU variant that no op has; `Cancelled` when
+/// interrupted, so that there is a complete profile or none.
 pub fn run(cfg: &CalibrateConfig, rig: &Rig, sink: &mut dyn Sink, cancel: &Cancel) -> Result<Calibrated> {
+    run_in(cfg, &[rig], sink, cancel)
+}
+
+/// The same with each rig as a process: simulated machines as several processes meet them. At least one.
+pub fn run_in(cfg: &CalibrateConfig, rigs: &[&Rig], sink: &mut dyn Sink, cancel: &Cancel) -> Result<Calibrated> {
+    let Some(first) = rigs.first() else { return Err(Error::new(Code::BadArgument, "no rig to calibrate")) };
+    let mut here = Here::new(rigs, cfg.cpu_variant.as_deref());
+    let note = (rigs.len() == 1).then_some("measured in one process: another one may find other times");
+    run_with(cfg, first, &mut here, note, sink, cancel)
+}
+
+/// The same in fresh processes, which `start` says how to start; [`worker`] is what they run. `rig` holds the same devices.
+pub fn run_workers(
+    cfg: &CalibrateConfig,
+    rig: &Rig,
+    start: &Start,
+    sink: &mut dyn Sink,
+    cancel: &Cancel,
+) -> Result<Calibrated> {
+    let mut crew = Crew::new(start, rig.cpu.clock());
+    run_with(cfg, rig, &mut crew, None, sink, cancel)
+}
+
+fn run_with(
+    cfg: &CalibrateConfig,
+    rig: &Rig,
+    looker: &mut dyn Looker,
+    note: Option<&str>,
+    sink: &mut dyn Sink,
+    cancel: &Cancel,
+) -> Result<Calibrated> {
     if !(cfg.margin.is_finite() && (1.0..=100.0).contains(&cfg.margin)) {
         return Err(Error::new(Code::BadArgument, format!("margin {}: expected 1 to 100", cfg.margin)));
+    }
+    if !(3..=64).contains(&cfg.processes) {
+        return Err(Error::new(Code::BadArgument, format!("{} processes: expected 3 to 64", cfg.processes)));
     }
     if let Some((low, high)) = cfg.range
         && (low == 0 || low > high)
@@ -76,6 +123,9 @@ pub fn run(cfg: &CalibrateConfig, rig: &Rig, sink: &mut dyn Sink, cancel: &Cance
     }
     let mut job = Job::new(cfg, rig)?;
     let devices = job.devices(sink);
+    if !devices.is_empty() {
+        job.profile.notes.extend(note.map(str::to_string));
+    }
     let groups = job.groups(&devices);
     let clock = rig.cpu.clock();
     let end = clock.now() + cfg.budget.as_secs_f64();
@@ -102,7 +152,7 @@ pub fn run(cfg: &CalibrateConfig, rig: &Rig, sink: &mut dyn Sink, cancel: &Cance
             total: Some(groups.len() as u64),
         });
         let share = (end - clock.now()).max(0.0) / (groups.len() - done) as f64;
-        job.group(group, share, sink, cancel)?;
+        job.group(group, share, looker, sink, cancel)?;
     }
     Ok(job.finish())
 }
@@ -118,7 +168,6 @@ struct Group<'d> {
 struct Job<'a> {
     cfg: &'a CalibrateConfig,
     rig: &'a Rig,
-    cpu: Runner,
     profile: Profile,
     records: Vec<CalibrateRecord>,
     unmeasured: u64,
@@ -157,16 +206,7 @@ impl<'a> Job<'a> {
         if info.class == DeviceClass::Simulated {
             profile.notes.push("simulated: no number here was measured on a device".into());
         }
-        Ok(Job {
-            cfg,
-            rig,
-            cpu: Runner::new(std::sync::Arc::clone(&rig.cpu)),
-            profile,
-            records: Vec::new(),
-            unmeasured: 0,
-            checked: None,
-            lost: Vec::new(),
-        })
+        Ok(Job { cfg, rig, profile, records: Vec::new(), unmeasured: 0, checked: None, lost: Vec::new() })
     }
 
     /// The devices that take part; the others leave a note in the profile.
@@ -213,7 +253,14 @@ impl<'a> Job<'a> {
     }
 
     /// Checks, sweeps and judges one group within `share` seconds.
-    fn group(&mut self, g: &Group<'_>, share: f64, sink: &mut dyn Sink, cancel: &Cancel) -> Result<()> {
+    fn group(
+        &mut self,
+        g: &Group<'_>,
+        share: f64,
+        looker: &mut dyn Looker,
+        sink: &mut dyn Sink,
+        cancel: &Cancel,
+    ) -> Result<()> {
         let device = g.runner.device();
         let lost = self.lost.iter().find(|(serial, _)| *serial == device.serial()).map(|(_, why)| why.clone());
         if let Some(why) = lost {
@@ -258,20 +305,21 @@ impl<'a> Job<'a> {
             }
             None => return Err(Error::new(Code::Internal, "the check left no result")),
         }
+        let clock = self.rig.cpu.clock();
         let sweep = Sweep {
             op: g.op,
             dtype: g.dtype,
             family: g.family,
             range: self.cfg.range.unwrap_or(g.op.unit.default_range()),
-            cpu: &self.cpu,
-            cpu_variant: self.cfg.cpu_variant.as_deref(),
-            device: g.runner,
+            device: &device.info().id,
             residencies: &self.cfg.residencies,
-            budget_s: share - (self.rig.cpu.clock().now() - begin),
+            processes: self.cfg.processes,
+            budget_s: share - (clock.now() - begin),
+            clock,
             seed: self.cfg.seed,
             cancel,
         };
-        let swept = sweep.run()?;
+        let swept = sweep.run(looker)?;
         if let Some(e) = swept.error.as_ref().filter(|e| smoke::fatal(e)) {
             self.lost.push((device.serial(), e.to_string()));
         }
@@ -287,17 +335,18 @@ impl<'a> Job<'a> {
         if let Some(e) = swept.error {
             return self.without(g, Verdict::Unmeasured, &e.to_string(), sink);
         }
-        for (residency, points) in self.cfg.residencies.clone().into_iter().zip(swept.points) {
-            let mut decision = decide::decide(&points, self.cfg.margin);
+        for (residency, found) in self.cfg.residencies.clone().into_iter().zip(swept.found) {
+            let sizes: Vec<u64> = found.points.iter().map(|p| p.size).collect();
+            let mut decision = decide::decide(&found.outcome, &sizes, self.cfg.margin);
             if let Some(cut) = &swept.cut {
                 decision.reason.push_str(&format!("; {cut}"));
             }
-            if points.is_empty() {
+            if sizes.is_empty() {
                 self.unmeasured += 1;
             }
             let mut record = self.blank(g, residency, decision);
             record.kernel = swept.kernel.clone();
-            record.points = points;
+            record.points = found.points;
             self.push(record, true, sink);
         }
     }
@@ -305,8 +354,7 @@ impl<'a> Job<'a> {
     /// Keys of a group that have no points, for one reason.
     fn without(&mut self, g: &Group<'_>, verdict: Verdict, why: &str, sink: &mut dyn Sink) {
         for residency in self.cfg.residencies.clone() {
-            let decision = Decision { verdict, crossing: None, ci: None, threshold: None, reason: why.to_string() };
-            let record = self.blank(g, residency, decision);
+            let record = self.blank(g, residency, Decision::none(verdict, why));
             self.push(record, false, sink);
         }
     }

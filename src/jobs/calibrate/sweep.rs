@@ -1,26 +1,30 @@
-//! Measures one op, dtype and family on one device against the CPU: a logarithmic sweep, then refinement around each
-//! crossing.
+//! Measures one op, dtype and family on one device against the CPU: sizes from small to large in one process, then what
+//! [`crossing::next`] asks for, in several.
 
-use std::time::Duration;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::base::record::CalibratePoint;
 use crate::base::sink::Cancel;
-use crate::base::{Attrs, Case, Code, Cost, DType, Error, Fill, Result, stats, units};
-use crate::engine::Runner;
-use crate::measure::{OpSubject, Residency, StopRule, Subject, sample, stop};
-use crate::op::{Family, OpDesc, Unit, case};
+use crate::base::{Attrs, Case, Class, Clock, Code, Cost, DType, Error, Fill, Result, stats, units};
+use crate::measure::crossing::{self, Look, Outcome, Plan, Step};
+use crate::measure::{Residency, processes, stop};
+use crate::op::{Family, OpDesc, Unit};
 
-use super::decide::{self, FIRST, SECOND};
-use super::smoke::gross_error;
+use super::look::{Looker, Order, Timed};
 
-/// Fewest pairs that are evidence.
+/// Pairs of the first look at a size, and of each look where several processes measure.
+const PAIRS: [usize; 2] = [7, 15];
+
+/// Rounds before the pairs, to check and warm up.
+const BEFORE: usize = 2;
+
+/// Share of the budget that a look at one size may take: the largest size is looked at three times, and smaller ones more
+/// often, but they cost less. With the fewest pairs it may take twice as much.
+const POINT: f64 = 0.05;
+
+/// Fewest pairs.
 const LEAST: usize = 3;
-
-/// Share of the remaining budget that one size may take.
-const POINT: f64 = 0.7;
-
-/// Most sizes added to a sweep by refinement, per residency.
-const REFINEMENTS: usize = 16;
 
 /// What is swept.
 pub(super) struct Sweep<'a> {
@@ -29,21 +33,32 @@ pub(super) struct Sweep<'a> {
     pub(super) family: &'a Family,
     /// Smallest and largest size of the sweep, as `Family::sweep` takes them.
     pub(super) range: (u64, u64),
-    pub(super) cpu: &'a Runner,
-    pub(super) cpu_variant: Option<&'a str>,
-    pub(super) device: &'a Runner,
+    /// Id of the device.
+    pub(super) device: &'a str,
     pub(super) residencies: &'a [Residency],
-    /// Seconds on the baseline's clock for everything here.
+    /// Most processes.
+    pub(super) processes: usize,
+    pub(super) clock: Arc<dyn Clock>,
+    /// Seconds on this clock for everything here.
     pub(super) budget_s: f64,
     pub(super) seed: u64,
     pub(super) cancel: &'a Cancel,
 }
 
+/// What came of one residency.
+#[derive(Debug)]
+pub(super) struct Found {
+    /// In ascending order of size.
+    pub(super) points: Vec<CalibratePoint>,
+    /// Sizes in the op's unit.
+    pub(super) outcome: Outcome,
+}
+
 /// What came of it.
 #[derive(Debug, Default)]
 pub(super) struct Swept {
-    /// Points of each residency in ascending order of size.
-    pub(super) points: Vec<Vec<CalibratePoint>>,
+    /// One for each residency.
+    pub(super) found: Vec<Found>,
     /// Kernel on the device at the largest size.
     pub(super) kernel: String,
     /// Why larger sizes are missing, if they are.
@@ -54,11 +69,11 @@ pub(super) struct Swept {
     pub(super) error: Option<Error>,
 }
 
-/// A measured size with the number that the family's sweep makes it from.
-struct Measured {
-    param: u64,
-    point: CalibratePoint,
-}
+/// A size in one process: samples of the CPU and of the device.
+type Pair = (Vec<f64>, Vec<f64>);
+
+/// What was measured of one residency, by the number that the size is made from; the processes in order.
+type Series = BTreeMap<u64, Vec<Pair>>;
 
 /// One call each, for predictions.
 #[derive(Clone, Copy)]
@@ -66,203 +81,206 @@ struct Known {
     cost: Cost,
     /// Seconds of one round: a CPU call and one device call per residency.
     round_s: f64,
+    /// Seconds that the look took besides (making operands, building kernels) where there was much to make.
+    besides_s: f64,
+}
+
+/// Bytes of operands from which on making them is most of what a look takes besides its rounds.
+const MUCH: u64 = 1 << 20;
+
+/// Sweep, results and predictions while it runs.
+struct Running<'s, 'a> {
+    sweep: &'s Sweep<'a>,
+    looker: &'s mut dyn Looker,
+    begin: f64,
+    series: Vec<Series>,
+    known: Option<Known>,
+    out: Swept,
 }
 
 impl Sweep<'_> {
     /// Runs the sweep. Errors only for interruption; what a device does wrong is part of the result.
-    pub(super) fn run(&self) -> Result<Swept> {
-        let clock = self.cpu.device().clock();
-        let begin = clock.now();
-        let left = || self.budget_s - (clock.now() - begin);
-        let mut out = Swept::default();
-        let mut series: Vec<Vec<Measured>> = self.residencies.iter().map(|_| Vec::new()).collect();
-        let all: Vec<usize> = (0..series.len()).collect();
-        let mut known = None;
-        for param in self.grid() {
-            if let Err(why) = self.fits(param, &mut out, &mut series, &mut known, &all, left()) {
-                out.cut = Some(why);
-                break;
-            }
-            if out.wrong.is_some() || out.error.is_some() {
-                break;
-            }
-        }
-        if out.wrong.is_none() && out.error.is_none() {
-            for which in all {
-                self.refine(which, &mut out, &mut series, &mut known, &left)?;
-            }
+    pub(super) fn run(&self, looker: &mut dyn Looker) -> Result<Swept> {
+        let mut running = Running {
+            sweep: self,
+            looker,
+            begin: self.clock.now(),
+            series: vec![Series::new(); self.residencies.len()],
+            known: None,
+            out: Swept::default(),
+        };
+        let grid = running.first_look()?;
+        for which in 0..self.residencies.len() {
+            let outcome = running.decide(which, &grid)?;
+            let mut points =
+                running.series[which].iter().map(|(p, pairs)| self.point(*p, pairs)).collect::<Result<Vec<_>>>()?;
+            // Neighbouring numbers may make sizes that are equal in the op's unit.
+            points.dedup_by_key(|p| p.size);
+            running.out.found.push(Found { points, outcome });
         }
         if self.cancel.raised() {
             return Err(Error::new(Code::Cancelled, "interrupted"));
         }
-        out.points = series.into_iter().map(|s| s.into_iter().map(|m| m.point).collect()).collect();
-        Ok(out)
-    }
-
-    fn grid(&self) -> Vec<u64> {
-        let (low, high) = self.range;
-        let mut sizes: Vec<u64> =
-            std::iter::successors(Some(low.max(1)), |s| s.checked_mul(2)).take_while(|s| *s < high).collect();
-        sizes.push(high.max(1));
-        sizes
-    }
-
-    /// Measures one size of the sweep, or says why it and all larger ones are left out.
-    fn fits(
-        &self,
-        param: u64,
-        out: &mut Swept,
-        series: &mut [Vec<Measured>],
-        known: &mut Option<Known>,
-        which: &[usize],
-        left_s: f64,
-    ) -> Result<(), String> {
-        let size = || format!("sizes from {param} on are left out");
-        if left_s <= 0.0 {
-            return Err(format!("{}: the budget of {} is spent", size(), units::seconds(self.budget_s)));
-        }
-        let c = self.case(param).map_err(|e| format!("{}: {e}", size()))?;
-        if let Some(k) = known {
-            let predicted = stop::predict(k.round_s, &k.cost, &(self.op.cost)(&c));
-            // Two rounds to check and warm up, and the fewest pairs.
-            if predicted * (LEAST + 2) as f64 > left_s * POINT {
-                let (p, l) = (units::seconds(predicted), units::seconds(left_s));
-                return Err(format!("{}: predicted {p} a pair, {l} left", size()));
-            }
-        }
-        match self.measure(&c, which, FIRST, left_s * POINT, out) {
-            Ok(None) => Err(format!("{}: {} left hold too few pairs", size(), units::seconds(left_s))),
-            Ok(Some((points, round_s))) => {
-                *known = Some(Known { cost: (self.op.cost)(&c), round_s });
-                for (i, point) in which.iter().zip(points) {
-                    insert(&mut series[*i], Measured { param, point });
-                }
-                Ok(())
-            }
-            // Too large for a device or the host: the sizes below stand.
-            Err(e)
-                if matches!(e.class(), crate::base::Class::Oom | crate::base::Class::Unsupported)
-                    && known.is_some() =>
-            {
-                Err(format!("{}: {e}", size()))
-            }
-            Err(e) => {
-                out.error = Some(e);
-                Ok(())
-            }
-        }
-    }
-
-    /// Halves gaps around the crossing of one residency, then measures contradicting sizes again.
-    fn refine(
-        &self,
-        which: usize,
-        out: &mut Swept,
-        series: &mut [Vec<Measured>],
-        known: &mut Option<Known>,
-        left: &dyn Fn() -> f64,
-    ) -> Result<()> {
-        for step in 0..REFINEMENTS {
-            if self.cancel.raised() || left() <= 0.0 || out.error.is_some() || out.wrong.is_some() {
-                return Ok(());
-            }
-            let points: Vec<CalibratePoint> = series[which].iter().map(|m| m.point.clone()).collect();
-            // Doubts first: a size that contradicts both neighbours hides the crossing.
-            if step == 0 {
-                for odd in decide::odd_ones(&points) {
-                    let c = self.case(series[which][odd].param)?;
-                    match self.measure(&c, &[which], SECOND, left() / 4.0, out) {
-                        Ok(Some((mut again, _))) => series[which][odd].point = again.remove(0),
-                        Ok(None) => {}
-                        Err(e) => out.error = Some(e),
-                    }
-                }
-                continue;
-            }
-            let Some(gap) = decide::refine(&points) else { return Ok(()) };
-            let (a, b) = (series[which][gap].param, series[which][gap + 1].param);
-            let middle = (u128::from(a) * u128::from(b)).isqrt() as u64;
-            if middle <= a || middle >= b {
-                return Ok(());
-            }
-            let before = series[which].len();
-            if self.fits(middle, out, series, known, &[which], left()).is_err() || series[which].len() == before {
-                return Ok(());
-            }
-        }
-        Ok(())
+        Ok(running.out)
     }
 
     fn case(&self, param: u64) -> Result<Case> {
         self.op.case(self.dtype, &(self.family.sweep)(param), Attrs::new(), Fill::Uniform)
     }
 
-    /// One point per residency, from interleaved calls, and the seconds of a round of single calls; `None` if the budget
-    /// holds too few pairs.
-    fn measure(
-        &self,
-        c: &Case,
-        which: &[usize],
-        pairs: usize,
-        budget_s: f64,
-        out: &mut Swept,
-    ) -> Result<Option<(Vec<CalibratePoint>, f64)>> {
-        let inputs = case::inputs(self.op, c)?;
-        let deadline = Duration::from_secs_f64((budget_s * 4.0).clamp(10.0, 600.0));
-        let on_cpu = self.cpu.prepare(self.op, c, self.cpu_variant)?;
-        let on_device = self.device.prepare(self.op, c, None)?;
-        out.kernel = on_device.variant.to_string();
-        // The CPU computes where the operands are in either residency.
-        let mut cpu = OpSubject::new(self.cpu, &on_cpu, &inputs, Residency::Resident, deadline)?;
-        let mut devices = which
-            .iter()
-            .map(|i| OpSubject::new(self.device, &on_device, &inputs, self.residencies[*i], deadline))
-            .collect::<Result<Vec<_>>>()?;
-        let clock = self.cpu.device().clock();
-        let end = clock.now() + budget_s;
-        let mut rule = StopRule { min_samples: pairs, max_samples: pairs, spread: 0.0, soft_s: budget_s, budget_s };
-        let mut samples = self.sample(&mut cpu, &mut devices, &rule)?;
-        let seed = c.seed() ^ self.seed;
-        let doubtful = |s: &[Vec<f64>]| (1..s.len()).any(|i| decide::doubtful(stats::ratio_ci(&s[0], &s[i], seed)));
-        if pairs == FIRST && samples[0].len() == FIRST && doubtful(&samples) {
-            // What is left, and never so little that nothing is sampled.
-            let left = (end - clock.now()).max(budget_s / 10.0);
-            rule = StopRule { min_samples: SECOND, max_samples: SECOND, soft_s: left, budget_s: left, ..rule };
-            for (all, more) in samples.iter_mut().zip(self.sample(&mut cpu, &mut devices, &rule)?) {
-                all.extend(more);
-            }
-        }
-        if samples[0].len() < LEAST {
-            return Ok(None);
-        }
-        let want = cpu.outputs()?;
-        for d in &mut devices {
-            out.wrong = out.wrong.take().or(gross_error(c, &d.outputs()?, &want));
-        }
-        let work = (self.op.work)(c);
-        let cpu_s = stats::median(&samples[0]);
-        let points = samples[1..]
-            .iter()
-            .map(|device| CalibratePoint {
-                size: size_of(self.op.unit, work),
-                cpu_s,
-                gpu_s: stats::median(device),
-                ratio_ci: stats::ratio_ci(&samples[0], device, seed),
-                pairs: samples[0].len() as u64,
-            })
-            .collect();
-        Ok(Some((points, samples.iter().map(|s| stats::median(s)).sum())))
+    fn size(&self, param: u64) -> Result<u64> {
+        Ok(size_of(self.op.unit, (self.op.work)(&self.case(param)?)))
     }
 
-    /// Samples of the CPU, then of each device subject; all of equal length.
-    fn sample(&self, cpu: &mut OpSubject<'_>, devices: &mut [OpSubject<'_>], rule: &StopRule) -> Result<Vec<Vec<f64>>> {
-        let mut subjects: Vec<&mut dyn Subject> = vec![cpu];
-        subjects.extend(devices.iter_mut().map(|d| d as &mut dyn Subject));
-        let series = sample(&mut subjects, rule, self.cancel)?;
-        if self.cancel.raised() {
-            return Err(Error::new(Code::Cancelled, "interrupted"));
+    /// The same in the op's unit.
+    fn sized(&self, outcome: Outcome) -> Result<Outcome> {
+        Ok(match outcome {
+            Outcome::Crossing { size, ci: [low, high] } => {
+                Outcome::Crossing { size: self.size(size)?, ci: [self.size(low)?, self.size(high)?] }
+            }
+            Outcome::NonMonotone(sure) => Outcome::NonMonotone(
+                sure.into_iter().map(|(param, gpu)| Ok((self.size(param)?, gpu))).collect::<Result<_>>()?,
+            ),
+            other => other,
+        })
+    }
+
+    fn point(&self, param: u64, pairs: &[Pair]) -> Result<CalibratePoint> {
+        let case = self.case(param)?;
+        let geometric = |of: fn(&Pair) -> &Vec<f64>| {
+            (pairs.iter().map(|p| stats::median(of(p)).ln()).sum::<f64>() / pairs.len() as f64).exp()
+        };
+        let views: Vec<(&[f64], &[f64])> = pairs.iter().map(|(c, d)| (&c[..], &d[..])).collect();
+        let alone = || pairs.first().map_or([f64::NAN; 2], |(c, d)| stats::ratio_ci(c, d, case.seed() ^ self.seed));
+        Ok(CalibratePoint {
+            size: size_of(self.op.unit, (self.op.work)(&case)),
+            cpu_s: geometric(|p| &p.0),
+            gpu_s: geometric(|p| &p.1),
+            ratio_ci: processes::ratio(&views).map_or_else(alone, |e| e.ci),
+            pairs: pairs.iter().map(|p| p.0.len() as u64).sum(),
+        })
+    }
+}
+
+impl Running<'_, '_> {
+    fn left(&self) -> f64 {
+        self.sweep.budget_s - (self.sweep.clock.now() - self.begin)
+    }
+
+    fn stopped(&self) -> bool {
+        self.out.wrong.is_some() || self.out.error.is_some()
+    }
+
+    /// All residencies together in the first process, from small to large; gives the sizes that were measured.
+    fn first_look(&mut self) -> Result<Vec<u64>> {
+        let all: Vec<usize> = (0..self.series.len()).collect();
+        let mut grid = Vec::new();
+        for param in crossing::grid(self.sweep.range) {
+            if let Some(why) = self.look(param, &all, 0, PAIRS[0])? {
+                self.out.cut = Some(format!("sizes from {param} on are left out: {why}"));
+                break;
+            }
+            if self.stopped() {
+                break;
+            }
+            grid.push(param);
         }
-        Ok(series.into_iter().map(|s| s.samples).collect())
+        Ok(grid)
+    }
+
+    /// Follows the plan for one residency.
+    fn decide(&mut self, which: usize, grid: &[u64]) -> Result<Outcome> {
+        let n = self.sweep.processes;
+        let plan = Plan { processes: [3.min(n), 5.min(n), n], ..Plan::new(grid.to_vec()) };
+        loop {
+            if self.stopped() || grid.is_empty() {
+                return Ok(Outcome::Inconclusive("nothing was measured"));
+            }
+            let looks: Vec<Look> = self.series[which].iter().map(|(size, pairs)| Look::of(*size, pairs)).collect();
+            let (sizes, processes) = match crossing::next(&looks, &plan) {
+                Step::Done(outcome) => return self.sweep.sized(outcome),
+                Step::Measure { sizes, processes } => (sizes, processes),
+            };
+            for size in sizes {
+                for process in self.series[which].get(&size).map_or(0, Vec::len)..processes {
+                    if self.look(size, &[which], process, PAIRS[1])?.is_some() {
+                        return Ok(Outcome::Inconclusive("the budget was spent before it was known"));
+                    }
+                    if self.stopped() {
+                        return Ok(Outcome::Inconclusive("nothing was measured"));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Measures one size in one process, or says why it and all larger ones are left out. Errors for interruption.
+    fn look(&mut self, param: u64, which: &[usize], process: usize, pairs: usize) -> Result<Option<String>> {
+        let sweep = self.sweep;
+        let left_s = self.left();
+        if left_s <= 0.0 {
+            return Ok(Some(format!("the budget of {} is spent", units::seconds(sweep.budget_s))));
+        }
+        let case = match sweep.case(param) {
+            Ok(case) => case,
+            Err(e) => return Ok(Some(e.to_string())),
+        };
+        let cost = (sweep.op.cost)(&case);
+        let mut budget_s = left_s;
+        let mut pairs = pairs;
+        if let Some(k) = self.known {
+            let predicted = stop::predict(k.round_s, &k.cost, &cost);
+            let besides = k.besides_s * cost.bytes() as f64 / k.cost.bytes().max(1) as f64;
+            let least = besides + predicted * (LEAST + BEFORE) as f64;
+            if least > (2.0 * POINT * sweep.budget_s).min(left_s) {
+                let (p, b) = (units::seconds(predicted), units::seconds(sweep.budget_s));
+                let m = units::seconds(besides);
+                return Ok(Some(format!("predicted {p} a pair and {m} to make it, the key has {b}")));
+            }
+            let fit = ((POINT * sweep.budget_s - besides) / predicted) as usize;
+            pairs = fit.saturating_sub(BEFORE).clamp(LEAST, pairs);
+            // Predictions are high rather than low, but not always.
+            budget_s = left_s.min(3.0 * predicted * (pairs + BEFORE) as f64).max(POINT * sweep.budget_s);
+        }
+        let order = Order {
+            op: sweep.op.name.into(),
+            dtype: sweep.dtype,
+            family: sweep.family.name.into(),
+            device: sweep.device.into(),
+            param,
+            residencies: which.iter().map(|i| sweep.residencies[*i]).collect(),
+            pairs,
+            budget_s,
+        };
+        let begin = sweep.clock.now();
+        match self.looker.look(&order, process, sweep.cancel) {
+            Ok(None) => Ok(Some(format!("{} hold too few pairs", units::seconds(budget_s)))),
+            Ok(Some(timed)) => {
+                self.keep(param, which, timed, cost, sweep.clock.now() - begin);
+                Ok(None)
+            }
+            Err(e) if e.code() == Code::Cancelled => Err(e),
+            // Too large for a device or the host: the sizes below stand.
+            Err(e) if matches!(e.class(), Class::Oom | Class::Unsupported) && self.known.is_some() => {
+                Ok(Some(e.to_string()))
+            }
+            Err(e) => {
+                self.out.error = Some(e);
+                Ok(None)
+            }
+        }
+    }
+
+    fn keep(&mut self, param: u64, which: &[usize], timed: Timed, cost: Cost, took_s: f64) {
+        let all = || std::iter::once(&timed.cpu).chain(&timed.devices);
+        let in_rounds: f64 = all().map(|s| s.iter().sum::<f64>()).sum();
+        let besides_s = if cost.bytes() >= MUCH { (took_s - in_rounds).max(0.0) } else { 0.0 };
+        self.known = Some(Known { cost, round_s: all().map(|s| stats::median(s)).sum(), besides_s });
+        self.out.kernel = timed.kernel;
+        self.out.wrong = self.out.wrong.take().or(timed.wrong);
+        for (i, device) in which.iter().zip(timed.devices) {
+            self.series[*i].entry(param).or_default().push((timed.cpu.clone(), device));
+        }
     }
 }
 
@@ -279,14 +297,6 @@ pub(super) fn size_of(unit: Unit, work: u128) -> u64 {
         root += 1;
     }
     root as u64
-}
-
-/// Inserts by size; a size that is there already is replaced.
-fn insert(series: &mut Vec<Measured>, m: Measured) {
-    match series.binary_search_by_key(&m.point.size, |x| x.point.size) {
-        Ok(at) => series[at] = m,
-        Err(at) => series.insert(at, m),
-    }
 }
 
 #[cfg(test)]

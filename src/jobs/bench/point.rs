@@ -1,15 +1,14 @@
-//! Timings with their spread, phases, rates and the comparison with the CPU, in the same run and interleaved.
-//!
-//! Each point is predicted before it runs; what cannot fit the budget becomes a row that says so. Results of the
-//! measured run are compared with the CPU's, so that a kernel that did nothing cannot look fast.
+//! One point measured on all devices in this process.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::base::record::{BenchRecord, Phases, Record, Status, Subject as Row};
-use crate::base::sink::{Cancel, Progress, Sink};
-use crate::base::{Attrs, Case, Code, Cost, DType, Error, Exact, Fill, HostTensor, Result, stats};
+use serde::{Deserialize, Serialize};
+
+use crate::base::record::{BenchRecord, Phases, Status, Subject as Row};
+use crate::base::sink::{Cancel, Sink};
+use crate::base::{Attrs, Case, Code, Cost, DType, DeviceInfo, Error, Exact, Fill, HostTensor, Result, stats};
 use crate::device::Device;
 use crate::device::probe::Rig;
 use crate::engine::{Prepared, Runner};
@@ -17,98 +16,31 @@ use crate::jobs::gross;
 use crate::measure::{OpSubject, Residency, Series, StopRule, Subject, phases, sample, stop};
 use crate::op::{OpDesc, case};
 
-/// What to measure.
-#[derive(Clone, Debug)]
-pub struct BenchConfig {
-    /// Ops, in order.
-    pub ops: Vec<&'static OpDesc>,
-    /// Sizes in each op's unit; `None`: the op's default sweep.
-    pub sizes: Option<Vec<u64>>,
-    /// Sizes of every dimension instead of `sizes`.
-    pub shape: Option<Vec<u64>>,
-    /// Attributes as text, read by each op.
-    pub attrs: String,
-    /// Dtypes; those that an op does not have are left out with a note.
-    pub dtypes: Vec<DType>,
-    /// Where operands are.
-    pub residencies: Vec<Residency>,
-    /// Kernel variant on the devices other than the CPU.
-    pub variant: Option<String>,
-    /// Kernel variant on the CPU.
-    pub cpu_variant: Option<String>,
-    /// Seconds per point, for each device.
-    pub budget_s: f64,
+use super::{BenchConfig, Source};
+
+/// A row with what a document leaves out.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Measured {
+    pub(super) row: BenchRecord,
+    /// All samples of the row, and those of the CPU that took turns with them; none on the CPU itself.
+    pub(super) samples: Vec<f64>,
+    pub(super) cpu_samples: Vec<f64>,
 }
 
-/// What came of it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct BenchSummary {
-    /// Rows measured.
-    pub ok: u64,
-    /// Rows left out with a reason.
-    pub skipped: u64,
-    /// Rows that the device cannot do.
-    pub unsupported: u64,
-    /// Rows that failed or contradict themselves.
-    pub failed: u64,
-    /// True if the run was interrupted.
-    pub cancelled: bool,
-}
-
-impl BenchSummary {
-    /// 1: something failed; 4: nothing was measured; else 0.
-    pub fn exit_code(&self) -> u8 {
-        match self {
-            s if s.failed > 0 => 1,
-            s if s.ok == 0 => 4,
-            _ => 0,
-        }
+impl From<BenchRecord> for Measured {
+    fn from(row: BenchRecord) -> Self {
+        Measured { row, samples: Vec::new(), cpu_samples: Vec::new() }
     }
 }
 
-/// Runs all points and hands out their rows as they end.
-pub fn run(cfg: &BenchConfig, rig: &Rig, sink: &mut dyn Sink, cancel: &Cancel) -> Result<BenchSummary> {
-    let mut summary = BenchSummary::default();
-    let mut bench = Bench::new(cfg, rig);
-    let points = bench.points(sink)?;
-    for (done, point) in points.iter().enumerate() {
-        sink.progress(&Progress {
-            doing: format!("{} {}", point.case.op, point.case.shape_text()),
-            done: done as u64,
-            total: Some(points.len() as u64),
-        });
-        if cancel.raised() {
-            summary.cancelled = true;
-            break;
-        }
-        let rows = match bench.point(point, cancel) {
-            // What was finished before the interruption is kept and handed out.
-            Err(e) if e.code() == Code::Cancelled => {
-                summary.cancelled = true;
-                break;
-            }
-            rows => rows?,
-        };
-        for row in rows {
-            match row.subject.status {
-                Status::Ok => summary.ok += 1,
-                Status::Skipped => summary.skipped += 1,
-                Status::Unsupported => summary.unsupported += 1,
-                Status::Failed | Status::Suspect => summary.failed += 1,
-            }
-            sink.record(&Record::Bench(Box::new(row)));
-        }
-    }
-    Ok(summary)
+/// What is measured at once on all devices.
+pub(super) struct Point {
+    pub(super) op: &'static OpDesc,
+    pub(super) case: Case,
+    pub(super) residency: Residency,
 }
 
-struct Point {
-    op: &'static OpDesc,
-    case: Case,
-    residency: Residency,
-}
-
-struct Bench<'a> {
+pub(super) struct Bench<'a> {
     cfg: &'a BenchConfig,
     cpu: Runner,
     /// Runners of the devices other than the baseline.
@@ -126,8 +58,75 @@ struct Entry<'r> {
     prepared: Option<Prepared>,
 }
 
+/// All points of a configuration, in order; the same in every process.
+pub(super) fn points(cfg: &BenchConfig, sink: &mut dyn Sink) -> Result<Vec<Point>> {
+    let mut points = Vec::new();
+    for op in &cfg.ops {
+        let attrs = case::parse_attrs(op, &cfg.attrs)?;
+        let has: Vec<DType> = cfg.dtypes.iter().copied().filter(|d| op.dtypes.contains(d)).collect();
+        // An op of one dtype (copies, launches) is measured in it whatever was asked for.
+        let dtypes = if has.is_empty() && op.dtypes.len() == 1 { op.dtypes.to_vec() } else { has };
+        if dtypes.is_empty() {
+            let known: Vec<_> = op.dtypes.iter().map(|d| d.name()).collect();
+            sink.note(&format!("{}: none of the asked dtypes; it has {}", op.name, known.join(" ")));
+        }
+        for dtype in dtypes {
+            for case in cases(cfg, op, dtype, &attrs)? {
+                for residency in &cfg.residencies {
+                    points.push(Point { op, case: case.clone(), residency: *residency });
+                }
+            }
+        }
+    }
+    Ok(points)
+}
+
+fn cases(cfg: &BenchConfig, op: &'static OpDesc, dtype: DType, attrs: &Attrs) -> Result<Vec<Case>> {
+    if let Some(shape) = &cfg.shape {
+        return Ok(vec![op.case(dtype, shape, attrs.clone(), Fill::Uniform)?]);
+    }
+    let (low, high) = op.unit.default_range();
+    let sizes = cfg.sizes.clone().unwrap_or_else(|| {
+        let factor = if high / low > 1000 { 8 } else { 2 };
+        std::iter::successors(Some(low), |s| Some(s * factor)).take_while(|s| *s <= high).collect()
+    });
+    sizes.iter().map(|s| op.sized(dtype, *s, attrs.clone())).collect()
+}
+
+/// A row without results.
+pub(super) fn blank(point: &Point, device: &DeviceInfo, threads: u32) -> BenchRecord {
+    let work = u64::try_from((point.op.work)(&point.case)).unwrap_or(u64::MAX);
+    BenchRecord {
+        subject: Row::of(&point.case, work, point.op.unit.name(), device),
+        residency: point.residency.name().into(),
+        k: 1,
+        threads,
+        samples: 0,
+        samples_s: Vec::new(),
+        process_medians_s: Vec::new(),
+        between_processes: None,
+        median_s: None,
+        ci_s: None,
+        min_s: None,
+        p95_s: None,
+        p99_s: None,
+        gflops: None,
+        gbps: None,
+        peak_fraction: None,
+        phases_s: Phases::default(),
+        speedup_vs_cpu: None,
+        speedup_ci: None,
+    }
+}
+
+impl Source for Bench<'_> {
+    fn rows(&mut self, _: usize, point: &Point, cancel: &Cancel) -> Result<Vec<BenchRecord>> {
+        Ok(self.point(point, cancel)?.into_iter().map(|m| m.row).collect())
+    }
+}
+
 impl<'a> Bench<'a> {
-    fn new(cfg: &'a BenchConfig, rig: &Rig) -> Self {
+    pub(super) fn new(cfg: &'a BenchConfig, rig: &Rig) -> Self {
         let is_cpu = |d: &Arc<dyn Device>| d.serial() == rig.cpu.serial();
         Bench {
             cfg,
@@ -138,57 +137,27 @@ impl<'a> Bench<'a> {
         }
     }
 
-    fn points(&self, sink: &mut dyn Sink) -> Result<Vec<Point>> {
-        let mut points = Vec::new();
-        for op in &self.cfg.ops {
-            let attrs = case::parse_attrs(op, &self.cfg.attrs)?;
-            let has: Vec<DType> = self.cfg.dtypes.iter().copied().filter(|d| op.dtypes.contains(d)).collect();
-            // An op of one dtype (copies, launches) is measured in it whatever was asked for.
-            let dtypes = if has.is_empty() && op.dtypes.len() == 1 { op.dtypes.to_vec() } else { has };
-            if dtypes.is_empty() {
-                let known: Vec<_> = op.dtypes.iter().map(|d| d.name()).collect();
-                sink.note(&format!("{}: none of the asked dtypes; it has {}", op.name, known.join(" ")));
-            }
-            for dtype in dtypes {
-                for case in self.cases(op, dtype, &attrs)? {
-                    for residency in &self.cfg.residencies {
-                        points.push(Point { op, case: case.clone(), residency: *residency });
-                    }
-                }
-            }
-        }
-        Ok(points)
-    }
-
-    fn cases(&self, op: &'static OpDesc, dtype: DType, attrs: &Attrs) -> Result<Vec<Case>> {
-        if let Some(shape) = &self.cfg.shape {
-            return Ok(vec![op.case(dtype, shape, attrs.clone(), Fill::Uniform)?]);
-        }
-        let (low, high) = op.unit.default_range();
-        let sizes = self.cfg.sizes.clone().unwrap_or_else(|| {
-            let factor = if high / low > 1000 { 8 } else { 2 };
-            std::iter::successors(Some(low), |s| Some(s * factor)).take_while(|s| *s <= high).collect()
-        });
-        sizes.iter().map(|s| op.sized(dtype, *s, attrs.clone())).collect()
-    }
-
     /// Measures one point on all devices, interleaved.
-    fn point(&mut self, point: &Point, cancel: &Cancel) -> Result<Vec<BenchRecord>> {
+    pub(super) fn point(&mut self, point: &Point, cancel: &Cancel) -> Result<Vec<Measured>> {
         let inputs = case::inputs(point.op, &point.case)?;
         let deadline = Duration::from_secs_f64((self.cfg.budget_s * 4.0).max(30.0));
-        let mut rows = Vec::new();
+        let mut rows: Vec<Measured> = Vec::new();
         let mut live: Vec<Entry<'_>> = Vec::new();
         let all = std::iter::once((&self.cpu, self.cfg.cpu_variant.as_deref()))
             .chain(self.devices.iter().map(|r| (r, self.cfg.variant.as_deref())));
         for (runner, variant) in all {
-            let mut entry = Entry { runner, row: self.blank(point, runner.device()), prepared: None };
+            let mut entry = Entry {
+                runner,
+                row: blank(point, runner.device().info(), self.cpu.device().info().compute_units),
+                prepared: None,
+            };
             if let Some(predicted) = self.predicted(point, runner, self.cfg.budget_s) {
                 entry.row.subject.reason = format!(
                     "predicted {} a call, budget {} s",
                     crate::base::units::seconds(predicted),
                     self.cfg.budget_s
                 );
-                rows.push(entry.row);
+                rows.push(entry.row.into());
                 continue;
             }
             match runner.prepare(point.op, &point.case, variant) {
@@ -198,7 +167,7 @@ impl<'a> Bench<'a> {
                     entry.prepared = Some(p);
                     live.push(entry);
                 }
-                Err(e) => rows.push(refused(entry.row, &e)),
+                Err(e) => rows.push(refused(entry.row, &e).into()),
             }
         }
         let (measured, known) = self.measure(point, live, &inputs, deadline, cancel)?;
@@ -212,9 +181,9 @@ impl<'a> Bench<'a> {
                 1 + self.devices.iter().position(|r| r.device().info().id == id).unwrap_or(usize::MAX - 1)
             }
         };
-        rows.sort_by_key(|r| order(&r.subject.device));
+        rows.sort_by_key(|m| order(&m.row.subject.device));
         if !self.show_cpu {
-            rows.retain(|r| r.subject.device != *cpu);
+            rows.retain(|m| m.row.subject.device != *cpu);
         }
         Ok(rows)
     }
@@ -227,29 +196,6 @@ impl<'a> Bench<'a> {
         (next * 3.0 > budget_s).then_some(next)
     }
 
-    fn blank(&self, point: &Point, device: &Arc<dyn Device>) -> BenchRecord {
-        let work = u64::try_from((point.op.work)(&point.case)).unwrap_or(u64::MAX);
-        BenchRecord {
-            subject: Row::of(&point.case, work, point.op.unit.name(), device.info()),
-            residency: point.residency.name().into(),
-            k: 1,
-            threads: self.cpu.device().info().compute_units,
-            samples: 0,
-            samples_s: Vec::new(),
-            median_s: None,
-            ci_s: None,
-            min_s: None,
-            p95_s: None,
-            p99_s: None,
-            gflops: None,
-            gbps: None,
-            peak_fraction: None,
-            phases_s: Phases::default(),
-            speedup_vs_cpu: None,
-            speedup_ci: None,
-        }
-    }
-
     /// Samples the live entries; one that fails is taken out and the others are sampled again without it.
     #[allow(clippy::type_complexity, reason = "rows and predictions are used at once by the one caller")]
     fn measure(
@@ -259,8 +205,8 @@ impl<'a> Bench<'a> {
         inputs: &[HostTensor],
         deadline: Duration,
         cancel: &Cancel,
-    ) -> Result<(Vec<BenchRecord>, Vec<((String, &'static str, DType, Residency), (f64, Cost))>)> {
-        let mut rows = Vec::new();
+    ) -> Result<(Vec<Measured>, Vec<((String, &'static str, DType, Residency), (f64, Cost))>)> {
+        let mut rows: Vec<Measured> = Vec::new();
         let mut known = Vec::new();
         // Each device is tried alone first, so that one that fails or is far too slow does not hold up the others.
         let mut index = 0;
@@ -278,12 +224,12 @@ impl<'a> Bench<'a> {
                             crate::base::units::seconds(seconds),
                             self.cfg.budget_s
                         );
-                        rows.push(row);
+                        rows.push(row.into());
                     } else {
                         index += 1;
                     }
                 }
-                Err(e) => rows.push(refused(live.remove(index).row, &e)),
+                Err(e) => rows.push(refused(live.remove(index).row, &e).into()),
             }
         }
         let mut owned = Vec::new();
@@ -304,7 +250,8 @@ impl<'a> Bench<'a> {
         for ((entry, series), subject) in live.iter().zip(series).zip(&mut owned) {
             let mut row = entry.row.clone();
             let is_cpu = entry.runner.device().info().id == cpu_id;
-            self.fill(point, entry, &mut row, &series, cpu_series.as_ref().filter(|_| !is_cpu));
+            let beside = cpu_series.as_ref().filter(|_| !is_cpu);
+            self.fill(point, entry, &mut row, &series, beside);
             let bytes = operand_bytes(point.op, &point.case);
             match phases(entry.runner.device(), subject, &bytes, 9, self.cfg.budget_s / 4.0) {
                 Ok(p) => row.phases_s = p,
@@ -345,7 +292,8 @@ impl<'a> Bench<'a> {
                     crate::base::units::seconds(median)
                 );
             }
-            rows.push(row);
+            let cpu_samples = beside.map_or_else(Vec::new, |s| s.samples.clone());
+            rows.push(Measured { row, samples: series.samples, cpu_samples });
         }
         Ok((rows, known))
     }
@@ -372,6 +320,7 @@ impl<'a> Bench<'a> {
         let median = stats::quantile(&sorted, 0.5);
         row.samples = series.samples.len() as u64;
         row.samples_s = series.samples.iter().copied().take(200).collect();
+        row.process_medians_s = vec![median];
         row.median_s = Some(median);
         row.ci_s = Some(stats::median_ci(&sorted));
         row.min_s = sorted.first().copied();
@@ -449,88 +398,6 @@ fn grossly_different(got: &[HostTensor], want: &[HostTensor]) -> Option<String> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::Env;
-    use crate::base::sink::Collect;
-    use crate::device::cpu::Pin;
-    use crate::device::probe::{CpuConfig, Select, open};
-    use crate::op::find;
-
-    fn config(op: &str) -> BenchConfig {
-        BenchConfig {
-            ops: vec![find(op).unwrap()],
-            sizes: Some(vec![16, 64]),
-            shape: None,
-            attrs: String::new(),
-            dtypes: vec![DType::F32],
-            residencies: vec![Residency::Resident],
-            variant: None,
-            cpu_variant: None,
-            budget_s: 0.2,
-        }
-    }
-
-    fn rig() -> Rig {
-        open(&Select::Named(vec!["cpu".into()]), &Env::default(), CpuConfig { threads: 1, pin: Pin::Free }).unwrap()
-    }
-
-    fn rows(cfg: &BenchConfig) -> (BenchSummary, Vec<BenchRecord>) {
-        let mut sink = Collect::default();
-        let summary = run(cfg, &rig(), &mut sink, &Cancel::new()).unwrap();
-        let rows = sink.records.into_iter().map(|r| match r {
-            Record::Bench(b) => *b,
-            other => panic!("{other:?}"),
-        });
-        (summary, rows.collect())
-    }
-
-    #[test]
-    fn rows_are_complete() {
-        let (summary, rows) = rows(&config("gemm"));
-        assert_eq!((summary.ok, summary.exit_code()), (2, 0));
-        for r in &rows {
-            assert_eq!(r.subject.status, Status::Ok);
-            assert_eq!(r.subject.ran_on, "cpu");
-            let (median, ci) = (r.median_s.unwrap(), r.ci_s.unwrap());
-            assert!(ci[0] <= median && median <= ci[1] && r.min_s.unwrap() <= median);
-            assert!(r.gflops.unwrap() > 0.0 && r.gbps.unwrap() > 0.0);
-            let p = &r.phases_s;
-            assert!([p.alloc, p.h2d, p.launch, p.kernel, p.sync, p.d2h].iter().all(Option::is_some), "{p:?}");
-        }
-    }
-
-    #[test]
-    fn micro_ops_and_both_residencies_run() {
-        let mut cfg = config("h2d");
-        cfg.ops.extend([find("alloc").unwrap(), find("launch").unwrap(), find("d2h").unwrap()]);
-        cfg.residencies = Residency::ALL.to_vec();
-        let (summary, rows) = rows(&cfg);
-        assert_eq!(
-            (summary.ok, rows.len()),
-            (16, 16),
-            "{:?}",
-            rows.iter().map(|r| &r.subject.reason).collect::<Vec<_>>()
-        );
-    }
-
-    #[test]
-    fn a_point_that_cannot_fit_is_left_out_with_its_prediction() {
-        let mut cfg = config("gemm");
-        cfg.cpu_variant = Some("naive".into());
-        cfg.sizes = Some(vec![128, 4096]);
-        let (summary, rows) = rows(&cfg);
-        assert_eq!((summary.ok, summary.skipped), (1, 1));
-        assert!(rows[1].subject.reason.starts_with("predicted "), "{}", rows[1].subject.reason);
-    }
-
-    #[test]
-    fn an_unknown_variant_is_a_failed_row_not_a_silent_default() {
-        let mut cfg = config("gemm");
-        cfg.cpu_variant = Some("warp".into());
-        let (summary, rows) = rows(&cfg);
-        assert_eq!(summary.ok, 0);
-        assert!(rows[0].subject.reason.contains("no variant 'warp'"), "{}", rows[0].subject.reason);
-        assert_ne!(summary.exit_code(), 0);
-    }
 
     #[test]
     fn gross_errors_are_seen_and_rounding_is_not() {

@@ -1,0 +1,161 @@
+//! `bench`: rows in several processes, tables and files, verdicts against an earlier run.
+
+use std::time::Duration;
+
+use crate::base::record::{BenchRecord, ChangeRecord};
+use crate::base::sink::{Cancel, Sink};
+use crate::base::{Code, DeviceInfo, Document, Error, Record, Result};
+use crate::device::cpu::Pin;
+use crate::jobs::bench::{self, baseline, processes};
+use crate::jobs::workers::Start;
+use crate::measure::Residency;
+use crate::measure::compare::{Change, Rule};
+use crate::report;
+
+use super::args;
+use super::commands::{Ctx, cancel_on_signals, dtypes, host, list, ops, seconds};
+use super::output::{self, CliSink};
+use super::sizes::{parse_shape, parse_sizes};
+
+/// Largest file that is read as an earlier run.
+const LARGEST_BASELINE: u64 = 256 << 20;
+
+fn earlier(path: &str) -> Result<Document> {
+    let failed = |e: std::io::Error| Error::new(Code::Io, format!("--baseline {path}")).caused_by(e);
+    let bad = |why: &str| Error::new(Code::BadArgument, format!("--baseline {path}: {why}"));
+    if std::fs::metadata(path).map_err(failed)?.len() > LARGEST_BASELINE {
+        return Err(bad(&format!("more than {LARGEST_BASELINE} bytes")));
+    }
+    baseline::parse(&std::fs::read_to_string(path).map_err(failed)?).map_err(|e| bad(e.detail()))
+}
+
+impl Ctx<'_> {
+    fn bench_config(a: &args::Bench) -> Result<bench::BenchConfig> {
+        if !(1..=64).contains(&a.processes) {
+            return Err(Error::new(Code::BadArgument, format!("--processes {}: expected 1 to 64", a.processes)));
+        }
+        Ok(bench::BenchConfig {
+            ops: ops(&a.op)?,
+            sizes: a.sizes.as_deref().map(parse_sizes).transpose()?,
+            shape: a.shape.as_deref().map(parse_shape).transpose()?,
+            attrs: a.attr.clone(),
+            dtypes: dtypes(&a.dtype)?,
+            residencies: if a.residency == "all" {
+                Residency::ALL.to_vec()
+            } else {
+                list(&a.residency, |s| s.parse())?
+            },
+            variant: a.variant.clone(),
+            cpu_variant: a.cpu_variant.clone(),
+            budget_s: seconds("--budget", &a.budget)? / a.processes as f64,
+        })
+    }
+
+    /// Measures the points whose numbers come in, for [`Ctx::bench`] in another process.
+    pub(super) fn bench_worker(&self, a: &args::Bench) -> Result<u8> {
+        let cfg = Self::bench_config(a)?;
+        let cancel = cancel_on_signals()?;
+        let rig = self.rig(&a.common, Pin::Workers)?;
+        processes::worker(&cfg, &rig, &mut std::io::stdin().lock(), &mut std::io::stdout(), &cancel)?;
+        Ok(0)
+    }
+
+    pub(super) fn bench(&self, a: &args::Bench) -> Result<u8> {
+        let cfg = Self::bench_config(a)?;
+        let cancel = cancel_on_signals()?;
+        // Workers keep the cores to themselves.
+        let rig = self.rig(&a.common, if a.processes == 1 { Pin::Workers } else { Pin::Free })?;
+        let old = a.baseline.as_deref().map(earlier).transpose()?;
+        let json_on_stdout = a.common.json.as_deref() == Some("-");
+        let table = !json_on_stdout && !a.csv && !a.markdown;
+        // The header waits for the first row: a request that is refused prints nothing on stdout.
+        let mut header = Some(report::text::bench_header());
+        let mut sink = CliSink::new(
+            a.common.quiet,
+            true,
+            Box::new(move |r| match r {
+                Record::Bench(b) if table => {
+                    let row = report::text::bench_row(b);
+                    Some(header.take().map_or_else(|| row.clone(), |h| format!("{h}\n{row}")))
+                }
+                _ => None,
+            }),
+        );
+        let infos: Vec<DeviceInfo> = rig.devices.iter().map(|d| d.info().clone()).collect();
+        let absent = rig.absent.clone();
+        for difference in
+            old.iter().map(|o| differences(o, &infos, a.allow_mismatch)).collect::<Result<Vec<_>>>()?.concat()
+        {
+            sink.note(&difference);
+        }
+        let mut start = None;
+        let summary = if a.processes == 1 {
+            bench::run(&cfg, &rig, &mut sink, &cancel)?
+        } else {
+            // What this process holds of the devices is given back before others measure.
+            drop(rig);
+            let limit = Duration::from_secs_f64(60.0 + 8.0 * cfg.budget_s * (infos.len() + 1) as f64);
+            let start = start.insert(self.workers("bench-worker", a.processes, limit)?);
+            processes::run(&cfg, start, &infos, &mut sink, &cancel)?
+        };
+        let mut code = if summary.cancelled { super::INTERRUPTED } else { summary.exit_code() };
+        let mut records = sink.finish()?;
+        if let Some(old) = &old {
+            let changes = Self::changes(a, &cfg, old, start.as_ref(), &infos, &records, &cancel)?;
+            if table {
+                output::data(&report::text::changes(&changes, output::width()))?;
+            }
+            if a.fail_on_regression && code == 0 && changes.iter().any(|c| c.verdict == Change::Slower.name()) {
+                code = 1;
+            }
+            if cancel.raised() {
+                code = super::INTERRUPTED;
+            }
+            records.extend(changes.into_iter().map(|c| Record::Change(Box::new(c))));
+        }
+        if a.csv && !json_on_stdout {
+            output::data(&report::csv::bench(&records))?;
+        }
+        if a.markdown && !json_on_stdout {
+            output::data(&report::markdown::bench(&records))?;
+        }
+        self.plot(a.plot.as_deref(), &records)?;
+        let doc = self.document(infos, absent, records, !summary.cancelled, code);
+        self.write_json(a.common.json.as_deref(), &doc)?;
+        Ok(code)
+    }
+
+    /// The verdicts; rows that look slower or cannot be told are measured once more first.
+    fn changes(
+        a: &args::Bench,
+        cfg: &bench::BenchConfig,
+        old: &Document,
+        start: Option<&Start>,
+        infos: &[DeviceInfo],
+        records: &[Record],
+        cancel: &Cancel,
+    ) -> Result<Vec<ChangeRecord>> {
+        let rows: Vec<BenchRecord> = baseline::rows(records).cloned().collect();
+        let changes = baseline::compare(old, &rows, &Rule::default());
+        let suspects = baseline::suspects(&changes);
+        let Some(start) = start.filter(|_| !suspects.is_empty() && !cancel.raised()) else { return Ok(changes) };
+        if !a.common.quiet {
+            output::talk(&format!("measuring {} row(s) once more", suspects.len()));
+        }
+        let doubtful: Vec<&BenchRecord> = suspects.iter().map(|i| &rows[*i]).collect();
+        let second = processes::again(cfg, start, infos, &doubtful, cancel)?;
+        Ok(baseline::compare(old, &baseline::with_second(&rows, &second), &Rule::default()))
+    }
+}
+
+/// What differs from the machine of an earlier run, if that is allowed.
+fn differences(old: &Document, infos: &[DeviceInfo], allowed: bool) -> Result<Vec<String>> {
+    let differences = baseline::differences(old, &host(), infos);
+    if differences.is_empty() || allowed {
+        return Ok(differences);
+    }
+    Err(Error::new(
+        Code::BadArgument,
+        format!("--baseline: another machine ({}); --allow-mismatch compares nevertheless", differences.join("; ")),
+    ))
+}

@@ -1,0 +1,133 @@
+//! A run held against an earlier one: a verdict for every row.
+
+use crate::base::record::{BenchRecord, ChangeRecord, Host, SCHEMA, Status};
+use crate::base::{Code, DeviceInfo, Document, Error, Record, Result};
+use crate::measure::compare::{Change, Judged, Measured, Pair, Rule, judge};
+
+/// Reads the JSON document of an earlier `bench`.
+///
+/// Errors: `BadArgument` for what is no such document or holds no row.
+pub fn parse(text: &str) -> Result<Document> {
+    let bad = |why: String| Error::new(Code::BadArgument, why);
+    let doc: Document = serde_json::from_str(text).map_err(|e| bad(format!("no document of gpuctl bench: {e}")))?;
+    if doc.schema != SCHEMA {
+        return Err(bad(format!("layout {}, this gpuctl reads {SCHEMA}", doc.schema)));
+    }
+    if rows(&doc.records).next().is_none() {
+        return Err(bad("it holds no row of bench".into()));
+    }
+    Ok(doc)
+}
+
+/// The rows of bench among records.
+pub fn rows(records: &[Record]) -> impl Iterator<Item = &BenchRecord> {
+    records.iter().filter_map(|r| match r {
+        Record::Bench(row) => Some(&**row),
+        _ => None,
+    })
+}
+
+/// What differs between the machine of the baseline and this one, for the devices that both have; empty if nothing does.
+pub fn differences(old: &Document, host: &Host, devices: &[DeviceInfo]) -> Vec<String> {
+    let mut out = Vec::new();
+    let mut differ = |what: String, old: &str, new: &str| {
+        if old != new {
+            out.push(format!("{what}: '{old}' then, '{new}' now"));
+        }
+    };
+    differ("CPU".into(), &old.host.cpu, &host.cpu);
+    differ("CPUs".into(), &old.host.cpus.to_string(), &host.cpus.to_string());
+    for d in devices {
+        let Some(then) = old.devices.iter().find(|o| o.id == d.id) else { continue };
+        differ(d.id.clone(), &then.name, &d.name);
+        differ(format!("driver of {}", d.id), &then.driver, &d.driver);
+        differ(format!("API of {}", d.id), &then.api, &d.api);
+        differ(format!("units of {}", d.id), &then.compute_units.to_string(), &d.compute_units.to_string());
+    }
+    out
+}
+
+/// What makes two rows the same measurement.
+fn same(a: &BenchRecord, b: &BenchRecord) -> bool {
+    let of = |r: &BenchRecord| {
+        (r.subject.op.clone(), r.subject.dtype, r.subject.shape_text.clone(), r.subject.device.clone())
+    };
+    of(a) == of(b)
+        && a.subject.attrs == b.subject.attrs
+        && (&a.residency, a.k) == (&b.residency, b.k)
+        && (a.subject.device != "cpu" || a.threads == b.threads)
+}
+
+/// Why a row cannot be held against its old one, if that is so.
+fn hindrance(old: Option<&BenchRecord>, new: &BenchRecord) -> Option<String> {
+    let Some(old) = old else { return Some("the baseline has no such row".into()) };
+    for (row, whose) in [(old, "the baseline's"), (new, "this")] {
+        if row.subject.status != Status::Ok {
+            return Some(format!("{whose} row is {}: {}", row.subject.status.name(), row.subject.reason));
+        }
+        if row.process_medians_s.len() < 2 {
+            return Some(format!("{whose} row comes from one process, which says too little about another"));
+        }
+    }
+    None
+}
+
+fn measured(row: &BenchRecord) -> Measured {
+    Measured { processes: row.process_medians_s.iter().map(|m| vec![*m]).collect(), clock: None }
+}
+
+/// Judges every new row against the old one of the same device, op, dtype, shape, attributes, residency and, on the CPU,
+/// threads.
+pub fn compare(old: &Document, new: &[BenchRecord], rule: &Rule) -> Vec<ChangeRecord> {
+    let olds: Vec<Option<&BenchRecord>> = new.iter().map(|n| rows(&old.records).find(|o| same(o, n))).collect();
+    let reasons: Vec<Option<String>> = olds.iter().zip(new).map(|(o, n)| hindrance(*o, n)).collect();
+    let sides: Vec<(Measured, Measured)> = olds
+        .iter()
+        .zip(new)
+        .zip(&reasons)
+        .map(|((o, n), reason)| match (o, reason) {
+            (Some(o), None) => (measured(o), measured(n)),
+            _ => Default::default(),
+        })
+        .collect();
+    let pairs: Vec<Pair<'_>> =
+        sides.iter().zip(new).map(|((old, new), row)| Pair { old, new, group: &row.subject.device }).collect();
+    let judged = judge(&pairs, rule);
+    let record =
+        |(((old, new), reason), j): (((&Option<&BenchRecord>, &BenchRecord), Option<String>), Judged)| ChangeRecord {
+            op: new.subject.op.clone(),
+            dtype: new.subject.dtype,
+            shape_text: new.subject.shape_text.clone(),
+            attrs: new.subject.attrs.clone(),
+            device: new.subject.device.clone(),
+            residency: new.residency.clone(),
+            threads: new.threads,
+            old_s: old.and_then(|o| o.median_s),
+            new_s: new.median_s,
+            ratio: Some(j.ratio).filter(|v| v.is_finite()),
+            ratio_ci: Some(j.ci).filter(|c| c[0].is_finite() && c[1].is_finite()),
+            p_slower: j.p_slower,
+            verdict: j.change.name().into(),
+            reason: reason.unwrap_or_default(),
+        };
+    olds.iter().zip(new).zip(reasons).zip(judged).map(record).collect()
+}
+
+/// The rows worth measuring once more before anything is said of them.
+pub fn suspects(changes: &[ChangeRecord]) -> Vec<usize> {
+    let again = [Change::Slower.name(), Change::Ambiguous.name()];
+    (0..changes.len()).filter(|i| again.contains(&changes[*i].verdict.as_str())).collect()
+}
+
+/// The new rows with the processes of their second measurement added.
+pub fn with_second(new: &[BenchRecord], second: &[BenchRecord]) -> Vec<BenchRecord> {
+    let joined = |row: &BenchRecord| {
+        let mut row = row.clone();
+        match second.iter().find(|s| same(s, &row)) {
+            Some(s) if s.subject.status == Status::Ok => row.process_medians_s.extend(&s.process_medians_s),
+            _ => {}
+        }
+        row
+    };
+    new.iter().map(joined).collect()
+}

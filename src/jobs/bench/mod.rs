@@ -1,0 +1,206 @@
+//! Timings with their spread, phases, rates and the comparison with the CPU, in the same run and interleaved.
+//!
+//! Each point is predicted before it runs; what cannot fit the budget becomes a row that says so. Results of the
+//! measured run are compared with the CPU's, so that a kernel that did nothing cannot look fast. The program measures every
+//! point in several fresh processes ([`processes`]), since one says little about the next.
+
+pub mod baseline;
+mod point;
+pub mod processes;
+
+use crate::base::record::{BenchRecord, Record, Status};
+use crate::base::sink::{Cancel, Progress, Sink};
+use crate::base::{Code, DType, Result};
+use crate::device::probe::Rig;
+use crate::measure::Residency;
+use crate::op::OpDesc;
+
+use point::{Bench, Point};
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct BenchConfig {
+    /// Ops, in order.
+    pub ops: Vec<&'static OpDesc>,
+    /// Sizes in each op's unit; `None`: the op's default sweep.
+    pub sizes: Option<Vec<u64>>,
+    /// Sizes of every dimension instead of `sizes`.
+    pub shape: Option<Vec<u64>>,
+    /// Attributes as text, read by each op.
+    pub attrs: String,
+    /// Dtypes; those that an op does not have are left out with a note.
+    pub dtypes: Vec<DType>,
+    /// Where operands are.
+    pub residencies: Vec<Residency>,
+    /// Kernel variant on the devices other than the CPU.
+    pub variant: Option<String>,
+    /// Kernel variant on the CPU.
+    pub cpu_variant: Option<String>,
+    /// Seconds per point, for each device.
+    pub budget_s: f64,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BenchSummary {
+    /// Rows measured.
+    pub ok: u64,
+    /// Rows left out with a reason.
+    pub skipped: u64,
+    /// Rows that the device cannot do.
+    pub unsupported: u64,
+    /// Rows that failed or contradict themselves.
+    pub failed: u64,
+    /// True if the run was interrupted.
+    pub cancelled: bool,
+}
+
+impl BenchSummary {
+    /// 1: something failed; 4: nothing was measured; else 0.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            s if s.failed > 0 => 1,
+            s if s.ok == 0 => 4,
+            _ => 0,
+        }
+    }
+}
+
+/// Where the rows of a point come from.
+trait Source {
+    /// The rows of all devices, in their order. `Cancelled` if it was interrupted before there were any.
+    fn rows(&mut self, index: usize, point: &Point, cancel: &Cancel) -> Result<Vec<BenchRecord>>;
+}
+
+/// Runs all points in this process and hands out their rows as they end.
+pub fn run(cfg: &BenchConfig, rig: &Rig, sink: &mut dyn Sink, cancel: &Cancel) -> Result<BenchSummary> {
+    let points = point::points(cfg, sink)?;
+    let all: Vec<(usize, &Point)> = points.iter().enumerate().collect();
+    run_points(&all, &mut Bench::new(cfg, rig), sink, cancel)
+}
+
+/// Points with their numbers.
+fn run_points(
+    points: &[(usize, &Point)],
+    source: &mut dyn Source,
+    sink: &mut dyn Sink,
+    cancel: &Cancel,
+) -> Result<BenchSummary> {
+    let mut summary = BenchSummary::default();
+    for (done, (index, point)) in points.iter().enumerate() {
+        sink.progress(&Progress {
+            doing: format!("{} {}", point.case.op, point.case.shape_text()),
+            done: done as u64,
+            total: Some(points.len() as u64),
+        });
+        if cancel.raised() {
+            summary.cancelled = true;
+            break;
+        }
+        let rows = match source.rows(*index, point, cancel) {
+            // What was finished before the interruption is kept and handed out.
+            Err(e) if e.code() == Code::Cancelled => {
+                summary.cancelled = true;
+                break;
+            }
+            rows => rows?,
+        };
+        for row in rows {
+            match row.subject.status {
+                Status::Ok => summary.ok += 1,
+                Status::Skipped => summary.skipped += 1,
+                Status::Unsupported => summary.unsupported += 1,
+                Status::Failed | Status::Suspect => summary.failed += 1,
+            }
+            sink.record(&Record::Bench(Box::new(row)));
+        }
+    }
+    Ok(summary)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::Env;
+    use crate::base::sink::Collect;
+    use crate::device::cpu::Pin;
+    use crate::device::probe::{CpuConfig, Select, open};
+    use crate::op::find;
+
+    fn config(op: &str) -> BenchConfig {
+        BenchConfig {
+            ops: vec![find(op).unwrap()],
+            sizes: Some(vec![16, 64]),
+            shape: None,
+            attrs: String::new(),
+            dtypes: vec![DType::F32],
+            residencies: vec![Residency::Resident],
+            variant: None,
+            cpu_variant: None,
+            budget_s: 0.2,
+        }
+    }
+
+    fn rig() -> Rig {
+        open(&Select::Named(vec!["cpu".into()]), &Env::default(), CpuConfig { threads: 1, pin: Pin::Free }).unwrap()
+    }
+
+    fn rows(cfg: &BenchConfig) -> (BenchSummary, Vec<BenchRecord>) {
+        let mut sink = Collect::default();
+        let summary = run(cfg, &rig(), &mut sink, &Cancel::new()).unwrap();
+        let rows = sink.records.into_iter().map(|r| match r {
+            Record::Bench(b) => *b,
+            other => panic!("{other:?}"),
+        });
+        (summary, rows.collect())
+    }
+
+    #[test]
+    fn rows_are_complete() {
+        let (summary, rows) = rows(&config("gemm"));
+        assert_eq!((summary.ok, summary.exit_code()), (2, 0));
+        for r in &rows {
+            assert_eq!(r.subject.status, Status::Ok);
+            assert_eq!(r.subject.ran_on, "cpu");
+            let (median, ci) = (r.median_s.unwrap(), r.ci_s.unwrap());
+            assert!(ci[0] <= median && median <= ci[1] && r.min_s.unwrap() <= median);
+            assert!(r.gflops.unwrap() > 0.0 && r.gbps.unwrap() > 0.0);
+            let p = &r.phases_s;
+            assert!([p.alloc, p.h2d, p.launch, p.kernel, p.sync, p.d2h].iter().all(Option::is_some), "{p:?}");
+        }
+    }
+
+    #[test]
+    fn micro_ops_and_both_residencies_run() {
+        let mut cfg = config("h2d");
+        cfg.ops.extend([find("alloc").unwrap(), find("launch").unwrap(), find("d2h").unwrap()]);
+        cfg.residencies = Residency::ALL.to_vec();
+        let (summary, rows) = rows(&cfg);
+        assert_eq!(
+            (summary.ok, rows.len()),
+            (16, 16),
+            "{:?}",
+            rows.iter().map(|r| &r.subject.reason).collect::<Vec<_>>()
+        );
+    }
+
+    #[test]
+    fn a_point_that_cannot_fit_is_left_out_with_its_prediction() {
+        let mut cfg = config("gemm");
+        cfg.cpu_variant = Some("naive".into());
+        cfg.sizes = Some(vec![128, 4096]);
+        let (summary, rows) = rows(&cfg);
+        assert_eq!((summary.ok, summary.skipped), (1, 1));
+        assert!(rows[1].subject.reason.starts_with("predicted "), "{}", rows[1].subject.reason);
+    }
+
+    #[test]
+    fn an_unknown_variant_is_a_failed_row_not_a_silent_default() {
+        let mut cfg = config("gemm");
+        cfg.cpu_variant = Some("warp".into());
+        let (summary, rows) = rows(&cfg);
+        assert_eq!(summary.ok, 0);
+        assert!(rows[0].subject.reason.contains("no variant 'warp'"), "{}", rows[0].subject.reason);
+        assert_ne!(summary.exit_code(), 0);
+    }
+}

@@ -1,0 +1,475 @@
+//! From which size on does the device win? Pure functions of what was measured.
+//!
+//! A size looked at in one process gives one number, the logarithm of the CPU's time over the device's. Processes differ as
+//! a whole (placement, clocks), so a few of them measure the same sizes, and what is said of a size counts both errors: that
+//! of the processes' mean, with as many degrees of freedom as there are processes beyond the first, and that of the size
+//! within them. Around the crossing a parabola in the logarithm of the size is fitted to the means; the interval holds the
+//! sizes at which its own interval contains 1 (Fieller 1954). Where the parabola misses the means by more than their noise
+//! (tiles, waves, caches), the misses are the error, and the interval is that of a single size: the last of several changes
+//! of the winner lies within the ripple.
+//!
+//! [`next`] says what to measure from what there is, so a calibration can be interrupted, continued and repeated.
+
+use statrs::distribution::{ContinuousCDF, FisherSnedecor, StudentsT};
+
+use crate::base::stats::median;
+
+/// A size with what the first processes measured there.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Look {
+    /// The size, at least 1.
+    pub size: u64,
+    /// ln(CPU seconds / device seconds) of process 0, 1, ...
+    pub logs: Vec<f64>,
+}
+
+impl Look {
+    /// A size with the samples of the CPU and the device by process.
+    pub fn of(size: u64, pairs: &[(Vec<f64>, Vec<f64>)]) -> Self {
+        Look { size, logs: pairs.iter().map(|(cpu, device)| (median(cpu) / median(device)).ln()).collect() }
+    }
+}
+
+/// How much to measure.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// Sizes of the first look, ascending.
+    pub grid: Vec<u64>,
+    /// Processes that a verdict rests on, near the crossing, and at most.
+    pub processes: [usize; 3],
+    /// Upper over lower end of the interval that is narrow enough.
+    pub narrow: f64,
+    /// Most sizes around the crossing.
+    pub sizes: usize,
+}
+
+impl Plan {
+    /// 3 processes, 5 near the crossing, at most 11; until the interval is within 1.10 or 15 sizes lie around it.
+    pub fn new(grid: Vec<u64>) -> Self {
+        Plan { grid, processes: [3, 5, 11], narrow: 1.1, sizes: 15 }
+    }
+}
+
+/// What to do next.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    /// Measure these sizes, ascending, in the first processes, as far as they have not been.
+    Measure {
+        /// Sizes.
+        sizes: Vec<u64>,
+        /// In how many processes.
+        processes: usize,
+    },
+    /// Nothing more: this is known.
+    Done(Outcome),
+}
+
+/// What the looks say.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// The device wins at every size.
+    Always,
+    /// The CPU wins at every size.
+    Never,
+    /// The device wins from `size` on.
+    Crossing {
+        /// Smallest size at which the fit says so.
+        size: u64,
+        /// 95 % interval.
+        ci: [u64; 2],
+    },
+    /// The winner changes more than once: sizes at which the CPU or, true, the device surely wins.
+    NonMonotone(Vec<(u64, bool)>),
+    /// Nobody can say, for this reason.
+    Inconclusive(&'static str),
+}
+
+/// First sizes around a crossing.
+const FIRST_SIZES: usize = 7;
+/// Half of the first window, as a factor.
+const HALF: f64 = 1.5;
+/// How far below a crossing a sure win of the device counts as ripple of it (tiles and waves make steps).
+const RIPPLE: f64 = 2.0;
+
+fn mean(values: impl Iterator<Item = f64>) -> f64 {
+    let (n, sum) = values.fold((0.0, 0.0), |(n, s), v| (n + 1.0, s + v));
+    sum / n
+}
+
+/// A variance and its degrees of freedom.
+#[derive(Clone, Copy, Debug)]
+struct Variance {
+    size: f64,
+    freedom: f64,
+}
+
+/// Half of the 95 % interval of a number with these two independent errors (Satterthwaite 1946 for the freedom).
+fn half_width(a: Variance, b: Variance) -> f64 {
+    let of = |v: Variance| if v.freedom > 0.0 { v.size * v.size / v.freedom } else { 0.0 };
+    let (sum, d) = (a.size + b.size, of(a) + of(b));
+    if sum <= 0.0 {
+        return 0.0;
+    }
+    let freedom = if d > 0.0 { (sum * sum / d).clamp(1.0, 1e6) } else { 1e6 };
+    StudentsT::new(0.0, 1.0, freedom).map_or(f64::INFINITY, |t| t.inverse_cdf(0.975) * sum.sqrt())
+}
+
+/// Sizes measured in the same processes: means by size, and what their errors are.
+#[derive(Debug)]
+struct Table {
+    /// Logarithms of the sizes.
+    x: Vec<f64>,
+    /// Means over the processes.
+    y: Vec<f64>,
+    /// Offset of each process.
+    offsets: Vec<f64>,
+    /// Of the mean of all numbers.
+    common: Variance,
+    /// Of a size's mean apart from that.
+    own: Variance,
+}
+
+impl Table {
+    /// Looks in at least `processes` processes, of which the first so many count. `None` for fewer than two of either.
+    fn of<'a>(looks: impl Iterator<Item = &'a Look>, processes: usize) -> Option<Table> {
+        let looks: Vec<&Look> = looks.filter(|l| l.logs.len() >= processes).collect();
+        if looks.len() < 2 || processes < 2 {
+            return None;
+        }
+        let (n, p) = (looks.len() as f64, processes as f64);
+        let y: Vec<f64> = looks.iter().map(|l| mean(l.logs[..processes].iter().copied())).collect();
+        let all = mean(y.iter().copied());
+        let offsets: Vec<f64> = (0..processes).map(|i| mean(looks.iter().map(|l| l.logs[i])) - all).collect();
+        let squares: f64 = looks
+            .iter()
+            .zip(&y)
+            .flat_map(|(l, y)| l.logs[..processes].iter().zip(&offsets).map(move |(v, o)| (v - y - o).powi(2)))
+            .sum();
+        let freedom = (p - 1.0) * (n - 1.0);
+        Some(Table {
+            x: looks.iter().map(|l| (l.size as f64).ln()).collect(),
+            y,
+            common: Variance { size: offsets.iter().map(|o| o * o).sum::<f64>() / (p - 1.0) / p, freedom: p - 1.0 },
+            offsets,
+            own: Variance { size: squares / freedom / p, freedom },
+        })
+    }
+
+    /// The share of a size's own error that the mean of all does not hold already.
+    fn apart(&self) -> f64 {
+        1.0 - 1.0 / self.x.len() as f64
+    }
+
+    /// Half of the interval of a size measured in `processes` processes, the others' offsets taken off.
+    fn half(&self, processes: usize) -> f64 {
+        let more = self.offsets.len() as f64 / processes.clamp(1, self.offsets.len()) as f64;
+        half_width(self.common, Variance { size: self.own.size * self.apart() * more, ..self.own })
+    }
+}
+
+/// A polynomial through the means of a table.
+#[derive(Debug)]
+struct Fit<'a> {
+    table: &'a Table,
+    centre: f64,
+    scale: f64,
+    coefficients: Vec<f64>,
+    inverse: Vec<Vec<f64>>,
+    own: Variance,
+    /// 1 where the parabola misses the means: then a single size may lie as far off it.
+    ripple: f64,
+}
+
+impl<'a> Fit<'a> {
+    /// A parabola, or less where there are too few sizes to check one.
+    fn of(table: &'a Table) -> Option<Fit<'a>> {
+        let n = table.x.len();
+        let terms = 3.min(n - 1);
+        let (low, high) = (table.x[0], table.x[n - 1]);
+        let mut fit = Fit {
+            table,
+            centre: (low + high) / 2.0,
+            scale: ((high - low) / 2.0).max(f64::MIN_POSITIVE),
+            coefficients: vec![0.0; terms],
+            inverse: Vec::new(),
+            own: table.own,
+            ripple: 0.0,
+        };
+        let rows: Vec<Vec<f64>> = table.x.iter().map(|x| fit.powers(*x)).collect();
+        let sum = |i: usize, j: usize| rows.iter().map(|r| r[i] * r[j]).sum::<f64>();
+        let normal: Vec<Vec<f64>> = (0..terms).map(|i| (0..terms).map(|j| sum(i, j)).collect()).collect();
+        fit.inverse = inverse(normal)?;
+        let right: Vec<f64> = (0..terms).map(|i| rows.iter().zip(&table.y).map(|(r, y)| r[i] * y).sum()).collect();
+        fit.coefficients = fit.inverse.iter().map(|row| row.iter().zip(&right).map(|(a, b)| a * b).sum()).collect();
+        let misses: f64 = table.x.iter().zip(&table.y).map(|(x, y)| (y - fit.value(*x)).powi(2)).sum();
+        if n > terms {
+            let freedom = (n - terms) as f64;
+            let size = misses / freedom;
+            let chance = match FisherSnedecor::new(freedom, table.own.freedom) {
+                Ok(f) if table.own.size > 0.0 => f.sf(size / table.own.size),
+                _ => 0.0,
+            };
+            if size > table.own.size && chance < 0.05 {
+                fit.own = Variance { size, freedom };
+                fit.ripple = 1.0;
+            }
+        }
+        Some(fit)
+    }
+
+    fn powers(&self, x: f64) -> Vec<f64> {
+        let u = (x - self.centre) / self.scale;
+        (0..self.coefficients.len()).map(|i| u.powi(i as i32)).collect()
+    }
+
+    fn value(&self, x: f64) -> f64 {
+        self.powers(x).iter().zip(&self.coefficients).map(|(a, b)| a * b).sum()
+    }
+
+    /// Lower end, value and upper end at the logarithm of a size.
+    fn at(&self, x: f64) -> [f64; 3] {
+        let v = self.powers(x);
+        let leverage: f64 =
+            self.inverse.iter().zip(&v).map(|(row, a)| a * row.iter().zip(&v).map(|(b, c)| b * c).sum::<f64>()).sum();
+        let apart = (leverage - 1.0 / self.table.x.len() as f64).max(0.0);
+        let half = half_width(self.table.common, Variance { size: self.own.size * (apart + self.ripple), ..self.own });
+        let y = self.value(x);
+        [y - half, y, y + half]
+    }
+}
+
+/// Inverse of a small symmetric matrix by Gauss and Jordan with pivots; `None` where it is singular.
+fn inverse(matrix: Vec<Vec<f64>>) -> Option<Vec<Vec<f64>>> {
+    let n = matrix.len();
+    let unit = |i: usize| (0..n).map(move |j| f64::from(u8::from(i == j)));
+    let mut rows: Vec<Vec<f64>> =
+        matrix.into_iter().enumerate().map(|(i, r)| r.into_iter().chain(unit(i)).collect()).collect();
+    for column in 0..n {
+        let pivot = (column..n).max_by(|a, b| rows[*a][column].abs().total_cmp(&rows[*b][column].abs()))?;
+        rows.swap(column, pivot);
+        let by = rows[column][column];
+        if by.abs() < 1e-12 || !by.is_finite() {
+            return None;
+        }
+        rows[column].iter_mut().for_each(|v| *v /= by);
+        let base = rows[column].clone();
+        for (_, row) in rows.iter_mut().enumerate().filter(|(i, _)| *i != column) {
+            let by = row[column];
+            row.iter_mut().zip(&base).for_each(|(v, b)| *v -= by * b);
+        }
+    }
+    Some(rows.into_iter().map(|r| r[n..].to_vec()).collect())
+}
+
+/// Sizes of the first look: a factor of about 2 apart, or 3 over more than three decades.
+pub fn grid((low, high): (u64, u64)) -> Vec<u64> {
+    let (low, high) = (low.max(1), high.max(low).max(1));
+    let span = (high as f64 / low as f64).ln();
+    let factor = if span > 1000f64.ln() { 3f64 } else { 2.0 };
+    let steps = (span / factor.ln()).round().max(1.0);
+    let mut sizes: Vec<u64> =
+        (0..=steps as u64).map(|i| (low as f64 * (span * i as f64 / steps).exp()).round() as u64).collect();
+    sizes.dedup();
+    sizes
+}
+
+/// Who surely wins at a size: 1 the device, -1 the CPU, 0 nobody.
+fn sign(value: f64, half: f64) -> i8 {
+    i8::from(value - half > 0.0) - i8::from(value + half < 0.0)
+}
+
+/// What to measure next, or what is known. `looks` ascend by size.
+pub fn next(looks: &[Look], plan: &Plan) -> Step {
+    let at = |size: u64| looks.iter().find(|l| l.size == size);
+    let measured = |size: u64| at(size).map_or(0, |l| l.logs.len());
+    let grid = &plan.grid;
+    if let Some(size) = grid.iter().find(|s| measured(**s) == 0) {
+        return Step::Measure { sizes: vec![*size], processes: 1 };
+    }
+    let coarse: Vec<&Look> = grid.iter().filter_map(|s| at(*s)).collect();
+    if coarse.iter().any(|l| l.logs.iter().any(|v| !v.is_finite())) {
+        return Step::Done(Outcome::Inconclusive("a time is no positive number"));
+    }
+    if coarse.len() < 2 {
+        return Step::Done(Outcome::Inconclusive("fewer than two sizes were measured"));
+    }
+    // Where several processes are needed: at the ends, at the extremes and around each change of the winner.
+    let first: Vec<f64> = coarse.iter().map(|l| l.logs[0]).collect();
+    let key = decisive(&first);
+    let mut processes = key.iter().map(|i| coarse[*i].logs.len()).min().unwrap_or(0);
+    if processes < plan.processes[0] {
+        processes = plan.processes[0];
+        return Step::Measure { sizes: key.iter().map(|i| coarse[*i].size).collect(), processes };
+    }
+    let Some(table) = Table::of(coarse.iter().copied(), processes) else {
+        return Step::Done(Outcome::Inconclusive("one size only"));
+    };
+    let values: Vec<f64> = coarse.iter().map(|l| level(l, &table)).collect();
+    let halves: Vec<f64> = coarse.iter().map(|l| table.half(l.logs.len().min(processes))).collect();
+    let signs: Vec<i8> = values.iter().zip(&halves).map(|(v, h)| sign(*v, *h)).collect();
+    let sizes: Vec<u64> = coarse.iter().map(|l| l.size).collect();
+    let more = Step::Measure {
+        sizes: key.iter().map(|i| coarse[*i].size).collect(),
+        processes: (processes + 3).min(plan.processes[2]),
+    };
+    match pattern(&values, &signs, &sizes) {
+        Pattern::Known(outcome) => Step::Done(outcome),
+        Pattern::Open(_) if processes < plan.processes[2] => more,
+        Pattern::Open(why) => Step::Done(Outcome::Inconclusive(why)),
+        Pattern::Between(below) => {
+            let slope = (values[below + 1] - values[below]) / (sizes[below + 1] as f64 / sizes[below] as f64).ln();
+            let part = -values[below] / (values[below + 1] - values[below]);
+            let guess = (sizes[below] as f64).ln() + part * (sizes[below + 1] as f64 / sizes[below] as f64).ln();
+            let half = (1.5 * halves[below].max(halves[below + 1]) / slope).clamp(HALF.ln(), 1.5);
+            around(looks, plan, guess, half)
+        }
+    }
+}
+
+/// The sizes whose winner decides.
+fn decisive(values: &[f64]) -> Vec<usize> {
+    let last = values.len() - 1;
+    let extreme =
+        |sign: f64| (0..=last).max_by(|a, b| (sign * values[*a]).total_cmp(&(sign * values[*b]))).unwrap_or(0);
+    let mut key = vec![0, last, extreme(1.0), extreme(-1.0)];
+    for i in (0..last).filter(|i| (values[*i] > 0.0) != (values[i + 1] > 0.0)) {
+        key.extend([i, i + 1]);
+    }
+    key.sort_unstable();
+    key.dedup();
+    key
+}
+
+/// A size's value with the offsets taken off of the processes that measured it.
+fn level(look: &Look, table: &Table) -> f64 {
+    mean(look.logs.iter().zip(&table.offsets).map(|(v, o)| v - o))
+}
+
+enum Pattern {
+    Known(Outcome),
+    /// The last change to the device lies between this size and the next.
+    Between(usize),
+    Open(&'static str),
+}
+
+fn pattern(values: &[f64], signs: &[i8], sizes: &[u64]) -> Pattern {
+    let last = values.len() - 1;
+    let change = (0..last).rev().find(|i| values[*i] <= 0.0 && values[i + 1] > 0.0);
+    if let Some(gpu) = signs.iter().position(|s| *s == 1)
+        && signs[gpu..].contains(&-1)
+        // What lies closely below the last change is ripple of it.
+        && !change.is_some_and(|c| signs[c + 1..].iter().all(|s| *s != -1) && sizes[gpu] as f64 * RIPPLE > sizes[c + 1] as f64)
+    {
+        let sure = (0..=last).filter(|i| signs[*i] != 0).map(|i| (sizes[i], signs[i] == 1)).collect();
+        return Pattern::Known(Outcome::NonMonotone(sure));
+    }
+    match (signs[0], signs[last], change) {
+        (1, 1, None) if values.iter().all(|v| *v > 0.0) => Pattern::Known(Outcome::Always),
+        (-1, -1, None) if !signs.contains(&1) && values.iter().all(|v| *v < 0.0) => Pattern::Known(Outcome::Never),
+        (_, 1, Some(i)) => Pattern::Between(i),
+        (_, 1, None) => Pattern::Open("nobody surely wins at the smallest size"),
+        _ => Pattern::Open("nobody surely wins at the largest size"),
+    }
+}
+
+/// The window around a crossing that is guessed at.
+fn around(looks: &[Look], plan: &Plan, guess: f64, half: f64) -> Step {
+    let (Some(first), Some(last)) = (plan.grid.first(), plan.grid.last()) else {
+        return Step::Done(Outcome::Inconclusive("no size"));
+    };
+    let (low, high) = ((*first as f64).ln(), (*last as f64).ln());
+    let processes = plan.processes[1];
+    let mut inside: Vec<&Look> = looks.iter().filter(|l| l.logs.len() >= processes).collect();
+    let window = |a: f64, b: f64, n: usize| -> Vec<u64> {
+        let (a, b) = (a.max(low), b.min(high));
+        let mut sizes: Vec<u64> =
+            (0..n).map(|i| (a + (b - a) * i as f64 / (n - 1) as f64).exp().round() as u64).collect();
+        sizes.dedup();
+        sizes
+    };
+    let wanted = window(guess - half, guess + half, FIRST_SIZES);
+    // Decisive sizes of the first look may have that many processes, far from here.
+    let coarse = |size: u64| !wanted.contains(&size) && plan.grid.contains(&size);
+    inside.retain(|l| !coarse(l.size));
+    let done = |s: &u64| inside.iter().any(|l| l.size == *s);
+    if inside.len() < wanted.len() || !wanted.iter().all(done) && inside.len() < FIRST_SIZES {
+        return Step::Measure { sizes: wanted, processes };
+    }
+    let processes = inside.iter().map(|l| l.logs.len()).min().unwrap_or(0);
+    let Some(table) = Table::of(inside.iter().copied(), processes) else {
+        return Step::Done(Outcome::Inconclusive("too few sizes around the crossing"));
+    };
+    let Some(fit) = Fit::of(&table) else {
+        return Step::Done(Outcome::Inconclusive("too few sizes around the crossing"));
+    };
+    let (a, b) = (table.x[0], table.x[table.x.len() - 1]);
+    let found = Found::of(&fit, a, b);
+    let full = inside.len() >= plan.sizes;
+    let step = (b - a) / (FIRST_SIZES - 1) as f64;
+    match found {
+        Found { root: Some(root), below, above: Some(above) } if below.is_some() || a <= low + 1e-9 => {
+            let ci = [below.unwrap_or(low), above];
+            let wide = ci[1] - ci[0] > plan.narrow.ln();
+            let common = table.common.size > fit.own.size;
+            if wide && common && processes < plan.processes[2] {
+                let sizes = inside.iter().map(|l| l.size).collect();
+                // All at once: to stop at the first number of processes that looks narrow would favour those that agree
+                // by chance.
+                return Step::Measure { sizes, processes: plan.processes[2] };
+            }
+            Step::Done(Outcome::Crossing {
+                size: root.exp().ceil() as u64,
+                ci: [ci[0].exp().floor() as u64, ci[1].exp().ceil() as u64],
+            })
+        }
+        _ if full => Step::Done(Outcome::Inconclusive("the crossing cannot be told from the noise")),
+        Found { below, above, .. } => {
+            let down = below.is_none() && a > low + 1e-9;
+            let up = above.is_none() && b < high - 1e-9;
+            let mut sizes = Vec::new();
+            if down {
+                sizes.extend(window(a - 3.0 * step, a - step, 2));
+            }
+            if up {
+                sizes.extend(window(b + step, b + 3.0 * step, 2));
+            }
+            sizes.iter_mut().filter(|s| coarse(**s)).for_each(|s| *s += 1);
+            sizes.retain(|s| !inside.iter().any(|l| l.size == *s) && s <= last);
+            sizes.sort_unstable();
+            sizes.dedup();
+            if !sizes.is_empty() {
+                return Step::Measure { sizes, processes };
+            }
+            if processes < plan.processes[2] {
+                let sizes = inside.iter().map(|l| l.size).collect();
+                return Step::Measure { sizes, processes: (processes + 3).min(plan.processes[2]) };
+            }
+            Step::Done(Outcome::Inconclusive("the crossing cannot be told from the noise"))
+        }
+    }
+}
+
+/// Where a fit crosses zero, and where its interval leaves zero on either side.
+struct Found {
+    root: Option<f64>,
+    below: Option<f64>,
+    above: Option<f64>,
+}
+
+impl Found {
+    fn of(fit: &Fit<'_>, a: f64, b: f64) -> Found {
+        const STEPS: usize = 200;
+        let x: Vec<f64> = (0..=STEPS).map(|i| a + (b - a) * i as f64 / STEPS as f64).collect();
+        let y: Vec<[f64; 3]> = x.iter().map(|x| fit.at(*x)).collect();
+        // Between two steps the curves are straight enough.
+        let zero = |i: usize, of: usize| x[i] + (x[i + 1] - x[i]) * y[i][of] / (y[i][of] - y[i + 1][of]);
+        let below = (0..=STEPS).rev().find(|i| y[*i][2] < 0.0);
+        let above = (below.unwrap_or(0)..=STEPS).find(|i| y[*i][0] > 0.0);
+        let root = (0..STEPS).rev().find(|i| y[*i][1] <= 0.0 && y[i + 1][1] > 0.0);
+        Found {
+            root: root.map(|i| zero(i, 1)),
+            below: below.filter(|i| *i < STEPS).map(|i| zero(i, 2)),
+            above: above.map(|i| if i > 0 && y[i - 1][0] <= 0.0 { zero(i - 1, 0) } else { x[i] }),
+        }
+    }
+}

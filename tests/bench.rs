@@ -1,0 +1,151 @@
+//! `gpuctl bench` in several processes, and against an earlier run, on simulated machines, whose times are known.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+const BENCH: [&str; 7] = ["bench", "--op", "add,gemm", "--sizes", "64,512", "--device", "sim:laptop:timing"];
+
+fn gpuctl(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpuctl"));
+    command.args(args);
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn document(out: &Output) -> Value {
+    serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {}", text(&out.stderr)))
+}
+
+fn records<'a>(doc: &'a Value, kind: &str) -> Vec<&'a Value> {
+    doc["records"].as_array().unwrap().iter().filter(|r| r["kind"] == kind).collect()
+}
+
+/// Rows of a run with the medians of `processes` processes.
+fn run(processes: &str, more: &[&str]) -> Output {
+    gpuctl(&BENCH).args(["--processes", processes, "--json", "-"]).args(more).output().unwrap()
+}
+
+#[test]
+fn every_row_comes_from_as_many_processes_as_asked() {
+    let out = run("3", &[]);
+    assert_eq!(out.status.code(), Some(0), "{}", text(&out.stderr));
+    let doc = document(&out);
+    let rows = records(&doc, "bench");
+    assert_eq!(rows.len(), 4);
+    for row in rows {
+        let medians: Vec<f64> =
+            row["process_medians_s"].as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect();
+        assert_eq!(medians.len(), 3);
+        // The preset's processes differ, and so do these.
+        assert!(medians.iter().any(|m| *m != medians[0]), "{medians:?}");
+        let ci = [&row["ci_s"][0], &row["ci_s"][1]].map(|v| v.as_f64().unwrap());
+        let median = row["median_s"].as_f64().unwrap();
+        assert!(ci[0] < median && median < ci[1], "{ci:?} {median}");
+        assert!(row["between_processes"].as_f64().is_some());
+        let samples = row["samples"].as_u64().unwrap() as usize;
+        assert!(samples >= 21 && row["samples_s"].as_array().unwrap().len() <= 200);
+    }
+    let alone = document(&run("1", &[]));
+    assert_eq!(records(&alone, "bench")[0]["between_processes"], Value::Null);
+}
+
+#[test]
+fn a_run_is_judged_against_an_earlier_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, slow) = (dir.path().join("old.json"), dir.path().join("fast.json"));
+    let old = run("3", &[]);
+    std::fs::write(&path, &old.stdout).unwrap();
+    let baseline = |path: &std::path::Path, more: &[&str]| {
+        let path = path.to_str().unwrap().to_string();
+        run("3", &[&["--baseline", &path, "--fail-on-regression"], more].concat())
+    };
+    // The simulator repeats itself.
+    let same = baseline(&path, &[]);
+    assert_eq!(same.status.code(), Some(0), "{}", text(&same.stderr));
+    let doc = document(&same);
+    let changes = records(&doc, "change");
+    assert_eq!(changes.len(), 4);
+    assert!(changes.iter().all(|c| c["verdict"] != "SLOWER" && c["verdict"] != "FASTER"), "{changes:?}");
+    // An earlier run that was twice as fast at one row: that row is slower now, and no other.
+    let mut earlier = document(&old);
+    let row = earlier["records"].as_array_mut().unwrap().iter_mut().find(|r| r["op"] == "gemm").unwrap();
+    for m in row["process_medians_s"].as_array_mut().unwrap() {
+        *m = (m.as_f64().unwrap() / 2.0).into();
+    }
+    std::fs::write(&slow, earlier.to_string()).unwrap();
+    let slower = baseline(&slow, &[]);
+    assert_eq!(slower.status.code(), Some(1), "{}", text(&slower.stderr));
+    let doc = document(&slower);
+    let found: Vec<_> = records(&doc, "change").into_iter().filter(|c| c["verdict"] == "SLOWER").collect();
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(found[0]["op"], "gemm");
+    assert!((found[0]["ratio"].as_f64().unwrap() - 2.0).abs() < 0.1, "{}", found[0]);
+    // Another machine is refused, unless that is allowed.
+    earlier["host"]["cpu"] = "another one".into();
+    std::fs::write(&slow, earlier.to_string()).unwrap();
+    let refused = baseline(&slow, &[]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(refused.stdout.is_empty() && text(&refused.stderr).contains("another one"), "{}", text(&refused.stderr));
+    let allowed = baseline(&slow, &["--allow-mismatch"]);
+    assert_eq!(allowed.status.code(), Some(1), "{}", text(&allowed.stderr));
+}
+
+#[test]
+fn what_is_no_baseline_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("bad.json");
+    for (content, says) in
+        [("", "no document"), ("{}", "no document"), ("[1, 2", "no document"), ("{\"schema\": 1}", "no document")]
+    {
+        std::fs::write(&path, content).unwrap();
+        let out = run("2", &["--baseline", path.to_str().unwrap()]);
+        assert_eq!(out.status.code(), Some(2), "{content}");
+        let said = text(&out.stderr);
+        assert!(said.contains(says) && said.lines().count() == 1, "{said}");
+        assert!(out.stdout.is_empty());
+    }
+    let out = run("2", &["--baseline", dir.path().join("none.json").to_str().unwrap()]);
+    assert_ne!(out.status.code(), Some(0));
+    // A single process says too little.
+    let one = run("1", &[]);
+    std::fs::write(&path, &one.stdout).unwrap();
+    let doc = document(&run("2", &["--baseline", path.to_str().unwrap(), "--fail-on-regression"]));
+    let changes = records(&doc, "change");
+    assert!(!changes.is_empty() && changes.iter().all(|c| c["verdict"] == "NOT COMPARABLE"), "{changes:?}");
+    for bad in ["0", "65", "x"] {
+        assert_eq!(run(bad, &[]).status.code(), Some(2), "{bad}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn workers_that_die_leave_failed_rows() {
+    let mut child =
+        gpuctl(&["bench", "--op", "gemm", "--sizes", "64..1024", "--device", "cpu", "--budget", "9s", "--json", "-"])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+    // The first worker that is seen is killed.
+    let id = child.id().to_string();
+    let worker = std::iter::repeat_with(|| {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let out = Command::new("pgrep").args(["-P", &id]).output().unwrap();
+        text(&out.stdout).lines().next().map(str::to_string)
+    });
+    let worker = worker.take(500).flatten().next().expect("a worker");
+    assert!(Command::new("kill").args(["-KILL", &worker]).status().unwrap().success());
+    let mut said = String::new();
+    std::io::Read::read_to_string(&mut child.stdout.take().unwrap(), &mut said).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+    let doc: Value = serde_json::from_str(&said).unwrap();
+    let rows = records(&doc, "bench");
+    assert_eq!(rows.len(), 5);
+    let failed: Vec<_> = rows.iter().filter(|r| r["status"] == "failed").collect();
+    assert_eq!(failed.len(), 1, "{failed:?}");
+    assert!(failed[0]["reason"].as_str().unwrap().contains("process 1"), "{}", failed[0]["reason"]);
+    assert!(rows.iter().filter(|r| r["status"] == "ok").count() == 4);
+}
