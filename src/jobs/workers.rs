@@ -59,7 +59,8 @@ impl Worker {
         };
         let mut command = Command::new(&start.program);
         command.args(&start.arguments).env("GPUCTL_PROCESS", number.to_string());
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        // Its devices say on stderr what the parent's have said already.
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         // A group of its own: Ctrl-C at the terminal reaches the parent alone, which then ends the worker.
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
