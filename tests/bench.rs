@@ -113,7 +113,9 @@ fn what_is_no_baseline_is_refused() {
     // A single process says too little.
     let one = run("1", &[]);
     std::fs::write(&path, &one.stdout).unwrap();
-    let doc = document(&run("2", &["--baseline", path.to_str().unwrap(), "--fail-on-regression"]));
+    let unknown = run("2", &["--baseline", path.to_str().unwrap(), "--fail-on-regression"]);
+    assert_eq!(unknown.status.code(), Some(4), "nothing was compared: {}", text(&unknown.stderr));
+    let doc = document(&unknown);
     let changes = records(&doc, "change");
     assert!(!changes.is_empty() && changes.iter().all(|c| c["verdict"] == "NOT COMPARABLE"), "{changes:?}");
     for bad in ["0", "65", "x"] {

@@ -13,7 +13,7 @@ pub struct Env {
     pub cpu_isa: Option<String>,
     /// `GPUCTL_DEBUG_KERNELS=1`: `verify` runs C kernels that check their own accesses.
     pub debug_kernels: bool,
-    /// `GPUCTL_PROCESS`: number of this process among those that measure the same; simulated machines differ by it.
+    /// No variable: number of this process among those that measure the same; simulated machines differ by it.
     pub process: u64,
     /// `GPUCTL_REQUIRE`: backends that must be there, comma separated; a missing one is an error.
     pub require: Vec<String>,
@@ -44,14 +44,8 @@ impl Env {
                 .or_else(|| var("HOME").map(|h| std::path::Path::new(&h).join(below)));
             base.map(|b| b.join("gpuctl"))
         };
-        let process = match var("GPUCTL_PROCESS") {
-            None => 0,
-            Some(v) => v
-                .parse()
-                .map_err(|_| Error::new(Code::BadArgument, format!("GPUCTL_PROCESS='{v}': expected a number")))?,
-        };
         Ok(Env {
-            process,
+            process: 0,
             profile: var("GPUCTL_PROFILE"),
             disable_gpu: flag("GPUCTL_DISABLE_GPU")?,
             cpu_isa: var("GPUCTL_CPU_ISA"),

@@ -30,10 +30,10 @@ pub(super) enum Command {
     Run(Run),
     /// A worker of `bench`
     #[command(hide = true)]
-    BenchWorker(Bench),
+    BenchWorker(BenchWorker),
     /// A worker of `calibrate`
     #[command(hide = true)]
-    CalibrateWorker(Calibrate),
+    CalibrateWorker(CalibrateWorker),
     /// A worker of `stress`
     #[command(hide = true)]
     StressWorker {
@@ -73,6 +73,26 @@ pub(super) struct Devices {
     /// No remarks on stderr
     #[arg(long, short)]
     pub(super) quiet: bool,
+}
+
+/// A worker of `bench`: its number and the arguments of the command.
+#[derive(Debug, Args)]
+pub(super) struct BenchWorker {
+    /// Number of the worker
+    #[arg(long, default_value_t = 0)]
+    pub(super) worker: u64,
+    #[command(flatten)]
+    pub(super) of: Bench,
+}
+
+/// A worker of `calibrate`: its number and the arguments of the command.
+#[derive(Debug, Args)]
+pub(super) struct CalibrateWorker {
+    /// Number of the worker
+    #[arg(long, default_value_t = 0)]
+    pub(super) worker: u64,
+    #[command(flatten)]
+    pub(super) of: Calibrate,
 }
 
 #[derive(Debug, Args)]

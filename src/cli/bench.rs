@@ -105,8 +105,8 @@ impl Ctx<'_> {
             if table {
                 output::data(&report::text::changes(&changes, output::width()))?;
             }
-            if a.fail_on_regression && code == 0 && changes.iter().any(|c| c.verdict == Change::Slower.name()) {
-                code = 1;
+            if a.fail_on_regression && code == 0 {
+                code = regression_code(&changes);
             }
             if cancel.raised() {
                 code = super::INTERRUPTED;
@@ -158,4 +158,14 @@ fn differences(old: &Document, infos: &[DeviceInfo], allowed: bool) -> Result<Ve
         Code::BadArgument,
         format!("--baseline: another machine ({}); --allow-mismatch compares nevertheless", differences.join("; ")),
     ))
+}
+
+/// 1: a row is slower; 4: of no row can it be said that it is not, so nothing was checked; else 0.
+fn regression_code(changes: &[ChangeRecord]) -> u8 {
+    let any = |verdicts: &[Change]| changes.iter().any(|c| verdicts.iter().any(|v| v.name() == c.verdict));
+    match () {
+        () if any(&[Change::Slower]) => 1,
+        () if any(&[Change::Same, Change::Faster]) => 0,
+        () => 4,
+    }
 }

@@ -24,6 +24,7 @@ use super::sizes::parse_shape;
 /// Runs the subcommand; gives its exit code.
 pub(super) fn run(cli: &Cli, command: &[String], env: &Env) -> Result<u8> {
     let ctx = Ctx { command, env };
+    let numbered = |process| Env { process, ..env.clone() };
     match &cli.command {
         Command::Devices(a) => ctx.devices(a),
         Command::Bench(a) => ctx.bench(a),
@@ -32,8 +33,8 @@ pub(super) fn run(cli: &Cli, command: &[String], env: &Env) -> Result<u8> {
         Command::Stress(a) => ctx.stress(a),
         Command::Profile(a) => ctx.profile(&a.what),
         Command::Run(a) => ctx.run_op(a),
-        Command::BenchWorker(a) => ctx.bench_worker(a),
-        Command::CalibrateWorker(a) => ctx.calibrate_worker(a),
+        Command::BenchWorker(w) => Ctx { command, env: &numbered(w.worker) }.bench_worker(&w.of),
+        Command::CalibrateWorker(w) => Ctx { command, env: &numbered(w.worker) }.calibrate_worker(&w.of),
         Command::StressWorker { task } => stress::worker(task, &mut std::io::stdout(), env).map(|()| 0),
     }
 }

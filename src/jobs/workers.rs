@@ -58,7 +58,7 @@ impl Worker {
             Error::new(Code::WorkerCrashed, format!("cannot start {}", start.program.display())).caused_by(e)
         };
         let mut command = Command::new(&start.program);
-        command.args(&start.arguments).env("GPUCTL_PROCESS", number.to_string());
+        command.args(&start.arguments).args(["--worker", &number.to_string()]);
         // Its devices say on stderr what the parent's have said already.
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         // A group of its own: Ctrl-C at the terminal reaches the parent alone, which then ends the worker.
