@@ -109,7 +109,7 @@ fn what_is_no_baseline_is_refused() {
         assert!(out.stdout.is_empty());
     }
     let out = run("2", &["--baseline", dir.path().join("none.json").to_str().unwrap()]);
-    assert_ne!(out.status.code(), Some(0));
+    assert_eq!(out.status.code(), Some(2), "{}", text(&out.stderr));
     // A single process says too little.
     let one = run("1", &[]);
     std::fs::write(&path, &one.stdout).unwrap();

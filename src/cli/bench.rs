@@ -21,7 +21,7 @@ use super::sizes::{parse_shape, parse_sizes};
 const LARGEST_BASELINE: u64 = 256 << 20;
 
 fn earlier(path: &str) -> Result<Document> {
-    let failed = |e: std::io::Error| Error::new(Code::Io, format!("--baseline {path}")).caused_by(e);
+    let failed = |e: std::io::Error| Error::new(Code::BadArgument, format!("--baseline {path}")).caused_by(e);
     let bad = |why: &str| Error::new(Code::BadArgument, format!("--baseline {path}: {why}"));
     if std::fs::metadata(path).map_err(failed)?.len() > LARGEST_BASELINE {
         return Err(bad(&format!("more than {LARGEST_BASELINE} bytes")));
