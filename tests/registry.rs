@@ -51,6 +51,18 @@ fn the_table_is_the_list() {
 }
 
 #[test]
+fn a_cost_curve_sees_every_dimension() {
+    for op in op::all() {
+        assert!(op.dims.len() <= gpuctl::base::MOST_DIMS, "{}: {:?}", op.name, op.dims);
+        let dims = (op.families[0].sweep)(64);
+        let case = op.case(op.dtypes[0], &dims, Default::default(), Fill::Uniform).unwrap();
+        let features = op.features(&case);
+        assert_eq!(&features.dims[..dims.len()], &dims, "{}", op.name);
+        assert_eq!((features.work, features.cost), ((op.work)(&case), (op.cost)(&case)), "{}", op.name);
+    }
+}
+
+#[test]
 fn a_missing_and_a_surplus_name_are_found() {
     assert!(differences("# comment\nadd\nexp\n", &["exp", "add"]).is_empty());
     assert_eq!(differences("add\nexp\n", &["add"]), ["exp: in tests/ops.txt, not in the table"]);

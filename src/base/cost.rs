@@ -19,3 +19,17 @@ impl Cost {
         self.read.saturating_add(self.written)
     }
 }
+
+/// Most dimensions that any op names.
+pub const MOST_DIMS: usize = 8;
+
+/// What a cost curve knows of a call; all of it follows from op, dtype and shape.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Features {
+    /// Size of the work: elements, m·n·k, ... in the op's unit.
+    pub work: u128,
+    /// Arithmetic and traffic.
+    pub cost: Cost,
+    /// Sizes in the op's order of dimensions; zero beyond them.
+    pub dims: [u64; MOST_DIMS],
+}

@@ -22,7 +22,7 @@ pub mod units;
 pub use attr::{Attr, AttrDecl, AttrType, Attrs};
 pub use case::{Case, Fill};
 pub use clock::{Clock, RealClock, VirtualClock};
-pub use cost::Cost;
+pub use cost::{Cost, Features, MOST_DIMS};
 pub use device_info::{Absence, Backend, DeviceClass, DeviceInfo, Feature, Lang, Library};
 pub use dtype::DType;
 pub use env::Env;

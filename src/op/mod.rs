@@ -26,7 +26,8 @@ mod stream;
 pub mod tolerance;
 
 use crate::base::{
-    Attr, AttrDecl, Attrs, Case, Code, Cost, DType, DeviceInfo, Error, Exact, Fill, HostTensor, Lang, Result,
+    Attr, AttrDecl, Attrs, Case, Code, Cost, DType, DeviceInfo, Error, Exact, Features, Fill, HostTensor, Lang,
+    MOST_DIMS, Result,
 };
 use crate::kernel::Kernel;
 
@@ -464,6 +465,15 @@ impl OpDesc {
     /// The family of a case; `None` means that no threshold may ever be applied to it.
     pub fn family(&self, case: &Case) -> Option<&'static Family> {
         self.families.iter().find(|f| (f.matches)(case))
+    }
+
+    /// What a cost curve needs to know of a case. Allocates nothing.
+    pub fn features(&self, case: &Case) -> Features {
+        let mut dims = [0; MOST_DIMS];
+        for (to, (_, size)) in dims.iter_mut().zip(&case.dims) {
+            *to = *size;
+        }
+        Features { work: (self.work)(case), cost: (self.cost)(case), dims }
     }
 
     /// Dtype of operand `i` in a case.

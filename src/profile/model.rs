@@ -2,6 +2,7 @@
 //!
 //! Used to choose between several devices that all win, never to override a threshold.
 
+use crate::base::Features;
 use crate::base::record::CalibratePoint;
 
 use super::{Entry, work_of};
@@ -38,6 +39,20 @@ pub fn cpu_seconds(entry: &Entry, work: u128) -> Option<f64> {
     seconds(entry, work, |p| p.cpu_s)
 }
 
+/// Predicted seconds of one call on either side.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Times {
+    /// On the CPU.
+    pub cpu_s: f64,
+    /// On the entry's device, with the copies that its residency needs.
+    pub device_s: f64,
+}
+
+/// What the entry's evidence says of a call. `None` if there is too little of it. Pure; allocates nothing.
+pub fn predict(entry: &Entry, call: &Features) -> Option<Times> {
+    Some(Times { cpu_s: cpu_seconds(entry, call.work)?, device_s: gpu_seconds(entry, call.work)? })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -68,5 +83,9 @@ mod tests {
         assert_eq!(gpu_seconds(&e, 0), None);
         assert_eq!(gpu_seconds(&Entry { points: e.points[..1].to_vec(), ..e.clone() }, 5), None);
         assert!(gpu_seconds(&e, u128::MAX).is_some());
+        let call = Features { work: 100 * 100 * 100, ..Features::default() };
+        let times = predict(&e, &call).unwrap();
+        assert!((times.device_s / 10.0 - 1.0).abs() < 1e-9 && times.cpu_s == 1.0, "{times:?}");
+        assert_eq!(predict(&e, &Features::default()), None);
     }
 }
