@@ -136,6 +136,10 @@ pub struct BenchRecord {
     /// Median of each process that measured the row.
     #[serde(default)]
     pub process_medians_s: Vec<f64>,
+    /// How fast the machine itself was while each process measured: multiplications with additions a second, bytes copied
+    /// a second. Only where the host's processor does the row's work and its clock is not a simulated one.
+    #[serde(default)]
+    pub machine_speeds: Vec<[f64; 2]>,
     /// Share of the variance among these medians that the samples within the processes do not explain; `None` with one process.
     #[serde(default)]
     pub between_processes: Option<f64>,
@@ -188,6 +192,9 @@ pub struct ChangeRecord {
     pub ratio: Option<f64>,
     /// 95 % interval of it, of this row alone.
     pub ratio_ci: Option<[f64; 2]>,
+    /// How fast the machine itself was now over then; of its two speeds the one that changed more. Where it is told.
+    #[serde(default)]
+    pub machine_ratio: Option<f64>,
     /// Chance of so much slower a row among as many rows of which none has changed.
     pub p_slower: f64,
     /// `SAME`, `FASTER`, `SLOWER`, `AMBIGUOUS` or `NOT COMPARABLE`.

@@ -144,7 +144,7 @@ impl Ctx<'_> {
         }
         let doubtful: Vec<&BenchRecord> = suspects.iter().map(|i| &rows[*i]).collect();
         let second = processes::again(cfg, start, infos, &doubtful, cancel)?;
-        Ok(baseline::compare(old, &baseline::with_second(&rows, &second), &Rule::default()))
+        Ok(baseline::compare_again(old, &rows, &second, &Rule::default()))
     }
 }
 

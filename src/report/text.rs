@@ -146,13 +146,20 @@ pub fn changes(records: &[ChangeRecord], width: Option<u16>) -> String {
             r.ratio.map_or("-".into(), |v| format!("{v:.3}")),
             r.ratio_ci.map_or("-".into(), |c| format!("{:.3} .. {:.3}", c[0], c[1])),
             r.verdict.clone(),
-            r.reason.clone(),
+            remarks(r),
         ]);
     }
     let count = |word: &str| records.iter().filter(|r| r.verdict == word).count();
     let words = ["SLOWER", "FASTER", "SAME", "AMBIGUOUS", "NOT COMPARABLE"];
     let counts: Vec<String> = words.iter().map(|w| format!("{} {w}", count(w))).collect();
     format!("{t}\n{}\n", counts.join(", "))
+}
+
+fn remarks(r: &ChangeRecord) -> String {
+    // Up to here the machine is the same for people; the verdict takes it as it is.
+    let machine = r.machine_ratio.filter(|m| !(0.95..=1.05).contains(m)).map(|m| format!("machine's speed x{m:.2}"));
+    let parts: Vec<String> = machine.into_iter().chain((!r.reason.is_empty()).then(|| r.reason.clone())).collect();
+    parts.join("; ")
 }
 
 /// One finished scenario.
