@@ -169,6 +169,9 @@ pub(super) struct Calibrate {
     /// Let software devices take part; implies `--device all`
     #[arg(long)]
     pub(super) allow_software: bool,
+    /// Add to an earlier profile of this machine; one that was interrupted is resumed
+    #[arg(long, value_name = "FILE")]
+    pub(super) merge: Option<String>,
     /// Write the profile to a file instead of stdout
     #[arg(long, short, value_name = "FILE")]
     pub(super) output: Option<String>,

@@ -7,7 +7,7 @@ use crate::device::cpu::Pin;
 use crate::device::probe::{Rig, Select};
 use crate::jobs::calibrate;
 use crate::measure::Residency;
-use crate::{op, report};
+use crate::{op, profile, report};
 
 use super::args;
 use super::commands::{Ctx, cancel_on_signals, dtypes, ops, seconds};
@@ -32,6 +32,7 @@ fn config(a: &args::Calibrate) -> Result<calibrate::CalibrateConfig> {
         allow_software: a.allow_software,
         seed: 1,
         processes: if a.processes == 1 { calibrate::CalibrateConfig::PROCESSES } else { a.processes },
+        earlier: a.merge.as_deref().map(profile::load).transpose()?.map(|loaded| loaded.profile),
     };
     if !(cfg.margin.is_finite() && (1.0..=100.0).contains(&cfg.margin)) {
         return bad(format!("--margin {}: expected 1 to 100", cfg.margin));
@@ -85,11 +86,18 @@ impl Ctx<'_> {
             for note in &done.profile.notes {
                 output::talk(note);
             }
+            output::talk(&format!("{} of {} keys decided", done.decided(), done.records.len()));
+            if done.kept > 0 {
+                output::talk(&format!("{} keys are the earlier profile's", done.kept));
+            }
             if done.unmeasured > 0 {
                 output::talk(&format!("{} keys did not fit the budget: they stay on the CPU", done.unmeasured));
             }
         }
-        let code = u8::from(done.records.iter().any(|r| r.verdict == "unsafe"));
+        let code = match () {
+            () if done.interrupted => super::INTERRUPTED,
+            () => u8::from(done.records.iter().any(|r| r.verdict == "unsafe")),
+        };
         let infos = rig.devices.iter().map(|d| d.info().clone()).collect();
         let doc = self.document(infos, rig.absent, records, done.complete, code);
         self.write_json(a.common.json.as_deref(), &doc)?;

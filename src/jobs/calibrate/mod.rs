@@ -5,6 +5,7 @@
 //! so. The budget counts the rig's clock, which is virtual for simulated devices.
 
 pub mod decide;
+mod earlier;
 mod look;
 mod smoke;
 mod sweep;
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 use crate::base::record::{CalibrateRecord, Record};
 use crate::base::sink::{Cancel, Progress, Sink};
-use crate::base::{Code, DType, DeviceClass, Error, Result, os, stats};
+use crate::base::{Attrs, Code, DType, DeviceClass, Error, Fill, Result, os, stats};
 use crate::device::probe::Rig;
 use crate::device::{Device, MemoryKind, sim};
 use crate::engine::Runner;
@@ -29,6 +30,8 @@ use smoke::Trust;
 use sweep::{Sweep, Swept};
 
 pub use look::worker;
+
+const INTERRUPTED: &str = "interrupted before this key was known";
 
 /// What to calibrate.
 #[derive(Clone, Debug)]
@@ -53,6 +56,9 @@ pub struct CalibrateConfig {
     pub seed: u64,
     /// Most processes near a crossing, at least 3; rounds where there is one process.
     pub processes: usize,
+    /// An earlier profile of this machine to add to. What it has stays, unless it is measured now; if it is partial, keys
+    /// with a verdict are not measured again.
+    pub earlier: Option<Profile>,
 }
 
 impl CalibrateConfig {
@@ -60,24 +66,38 @@ impl CalibrateConfig {
     pub const PROCESSES: usize = 11;
 }
 
-/// What came of it. Never partial: an interrupted calibration is an error.
+/// What came of it.
 #[derive(Clone, Debug)]
 pub struct Calibrated {
     /// The profile, ready to be written.
     pub profile: Profile,
-    /// One record per key, in the order of the profile's entries.
+    /// One record per key that was asked for now, in order.
     pub records: Vec<CalibrateRecord>,
     /// Keys for which the budget did not suffice at all.
     pub unmeasured: u64,
+    /// Keys that an earlier, partial profile had.
+    pub kept: u64,
+    /// True if it was interrupted; the profile then says that it is partial.
+    pub interrupted: bool,
     /// True if every key was measured (or found unsafe or unsupported).
     pub complete: bool,
+}
+
+impl Calibrated {
+    /// Keys with a verdict that sends work somewhere for a reason: all but `inconclusive` and `unmeasured`.
+    pub fn decided(&self) -> usize {
+        let open = [Verdict::Inconclusive.name(), Verdict::Unmeasured.name()];
+        self.records.iter().filter(|r| !open.contains(&r.verdict.as_str())).count()
+    }
 }
 
 /// Measures everything in this process, in rounds; what another process would measure stays unknown, and the profile says
 /// so. Without a GPU the result is a valid profile that keeps everything on the CPU and says why.
 ///
-/// Errors: `BadArgument` for a margin below 1, fewer than 3 processes or a CPU variant that no op has; `Cancelled` when
-/// interrupted, so that there is a complete profile or none.
+/// An interruption leaves what was measured, and the profile says that it is partial.
+///
+/// Errors: `BadArgument` for a margin below 1, fewer than 3 processes, a CPU variant that no op has or an earlier profile of
+/// another machine.
 pub fn run(cfg: &CalibrateConfig, rig: &Rig, sink: &mut dyn Sink, cancel: &Cancel) -> Result<Calibrated> {
     run_in(cfg, &[rig], sink, cancel)
 }
@@ -123,6 +143,10 @@ fn run_with(
     }
     let mut job = Job::new(cfg, rig)?;
     let devices = job.devices(sink);
+    if let Some(earlier) = &cfg.earlier {
+        let infos: Vec<_> = devices.iter().map(|d| d.device().info()).collect();
+        earlier::fits(earlier, &job.profile, &infos)?;
+    }
     if !devices.is_empty() {
         job.profile.notes.extend(note.map(str::to_string));
     }
@@ -137,9 +161,6 @@ fn run_with(
         }
     }
     for (done, group) in groups.iter().enumerate() {
-        if cancel.raised() {
-            return Err(Error::new(Code::Cancelled, "calibration was interrupted; there is no profile"));
-        }
         sink.progress(&Progress {
             doing: format!(
                 "{} {} {} on {}",
@@ -177,6 +198,8 @@ struct Job<'a> {
     checked: Option<((&'static str, DType, u64), Result<Trust>)>,
     /// Devices that were lost, by serial, and how.
     lost: Vec<(u64, String)>,
+    kept: u64,
+    interrupted: bool,
 }
 
 impl<'a> Job<'a> {
@@ -208,7 +231,17 @@ impl<'a> Job<'a> {
         if info.class == DeviceClass::Simulated {
             profile.notes.push("simulated: no number here was measured on a device".into());
         }
-        Ok(Job { cfg, rig, profile, records: Vec::new(), unmeasured: 0, checked: None, lost: Vec::new() })
+        Ok(Job {
+            cfg,
+            rig,
+            profile,
+            records: Vec::new(),
+            unmeasured: 0,
+            checked: None,
+            lost: Vec::new(),
+            kept: 0,
+            interrupted: false,
+        })
     }
 
     /// The devices that take part; the others leave a note in the profile.
@@ -244,7 +277,10 @@ impl<'a> Job<'a> {
 
     fn groups<'d>(&self, devices: &'d [Runner]) -> Vec<Group<'d>> {
         let mut groups = Vec::new();
-        for op in self.cfg.ops.iter().filter(|op| !matches!(op.unit, Unit::Bytes | Unit::Calls)) {
+        let mut ops: Vec<_> = self.cfg.ops.iter().filter(|op| !matches!(op.unit, Unit::Bytes | Unit::Calls)).collect();
+        // The more arithmetic for each byte, the more a device gains, and the more is lost if the budget ends before.
+        ops.sort_by(|a, b| intensity(b).total_cmp(&intensity(a)));
+        for op in ops {
             for dtype in self.cfg.dtypes.iter().copied().filter(|d| op.dtypes.contains(d)) {
                 for runner in devices {
                     groups.extend(op.families.iter().map(|family| Group { op, dtype, family, runner }));
@@ -264,6 +300,16 @@ impl<'a> Job<'a> {
         cancel: &Cancel,
     ) -> Result<()> {
         let device = g.runner.device();
+        if let Some(entries) = self.cfg.earlier.as_ref().and_then(|e| earlier::kept(e, &self.keys(g))) {
+            self.kept += entries.len() as u64;
+            self.profile.entries.extend(entries);
+            return Ok(());
+        }
+        if self.interrupted || cancel.raised() {
+            self.interrupted = true;
+            self.without(g, Verdict::Unmeasured, INTERRUPTED, sink);
+            return Ok(());
+        }
         let lost = self.lost.iter().find(|(serial, _)| *serial == device.serial()).map(|(_, why)| why.clone());
         if let Some(why) = lost {
             self.without(g, Verdict::Unmeasured, &format!("the device was lost before: {why}"), sink);
@@ -321,7 +367,14 @@ impl<'a> Job<'a> {
             seed: self.cfg.seed,
             cancel,
         };
-        let swept = sweep.run(looker)?;
+        let swept = match sweep.run(looker) {
+            Err(e) if e.code() == Code::Cancelled => {
+                self.interrupted = true;
+                self.without(g, Verdict::Unmeasured, INTERRUPTED, sink);
+                return Ok(());
+            }
+            swept => swept?,
+        };
         if let Some(e) = swept.error.as_ref().filter(|e| smoke::fatal(e)) {
             self.lost.push((device.serial(), e.to_string()));
         }
@@ -351,6 +404,12 @@ impl<'a> Job<'a> {
             record.points = found.points;
             self.push(record, true, sink);
         }
+    }
+
+    /// The keys of a group as entries without results.
+    fn keys(&self, g: &Group<'_>) -> Vec<Entry> {
+        let blank = |r: &Residency| Entry::from(&self.blank(g, *r, Decision::none(Verdict::Unmeasured, "")));
+        self.cfg.residencies.iter().map(blank).collect()
     }
 
     /// Keys of a group that have no points, for one reason.
@@ -397,13 +456,31 @@ impl<'a> Job<'a> {
         if self.unmeasured > 0 {
             self.profile.notes.push(format!("{} keys are unmeasured: the budget was spent", self.unmeasured));
         }
+        if self.interrupted {
+            self.profile.notes.push("interrupted: keys without a verdict are unmeasured".into());
+            self.profile.partial = true;
+        }
+        if let Some(earlier) = &self.cfg.earlier {
+            earlier::add(&mut self.profile, earlier);
+        }
         Calibrated {
             profile: self.profile,
             records: self.records,
             unmeasured: self.unmeasured,
-            complete: self.unmeasured == 0,
+            kept: self.kept,
+            interrupted: self.interrupted,
+            complete: self.unmeasured == 0 && !self.interrupted,
         }
     }
+}
+
+/// Operations for each byte at the largest size of the op's first family.
+fn intensity(op: &OpDesc) -> f64 {
+    let largest = op.families.first().map(|f| (f.sweep)(op.unit.default_range().1));
+    let case = largest
+        .zip(op.dtypes.first())
+        .and_then(|(dims, dtype)| op.case(*dtype, &dims, Attrs::new(), Fill::Uniform).ok());
+    case.map_or(0.0, |c| (op.cost)(&c).flops as f64 / (op.cost)(&c).bytes().max(1) as f64)
 }
 
 /// Latency and rate of copies in both directions: the latency from copies of 4 bytes, the rate from the difference to
