@@ -13,7 +13,7 @@ use gpuctl::device::Device;
 use gpuctl::device::faulty::{FaultPlan, Faulty};
 use gpuctl::device::probe::Rig;
 use gpuctl::device::sim::{self, Compute, Model, Spec};
-use gpuctl::jobs::calibrate::{CalibrateConfig, Calibrated, decide, run, run_in};
+use gpuctl::jobs::calibrate::{CalibrateConfig, Calibrated, decide, joined, run, run_in};
 use gpuctl::measure::crossing::{self, Look, Outcome, Plan, Step};
 use gpuctl::measure::{Residency, stop};
 use gpuctl::op::{OpDesc, Role, find};
@@ -69,6 +69,12 @@ fn true_seconds(model: &Model, op: &OpDesc, case: &Case, residency: Residency) -
     match residency {
         Residency::Always => {
             model.call(&bytes(|r| r != Role::Out), &[cost], case.dtype, &bytes(|r| r != Role::In)).unwrap()
+        }
+        // Samples are so long that batches of them do not matter.
+        Residency::Once => {
+            let k = residency.calls() as usize;
+            let (up, down) = (bytes(|r| r != Role::Out), bytes(|r| r != Role::In));
+            model.call(&up, &vec![cost; k], case.dtype, &down).unwrap() / k as f64
         }
         Residency::Resident => {
             // Short calls are timed in batches with one wait at the end.
@@ -320,6 +326,57 @@ fn a_complete_profile_is_added_to_and_another_machines_is_not() {
     ] {
         assert!(e.code() == Code::BadArgument && e.to_string().contains("the earlier profile"), "{e}");
     }
+}
+
+/// Copies that ten calls share are between copies for each call and none at all.
+#[test]
+fn operands_that_stay_for_ten_calls_have_a_threshold_of_their_own() {
+    let mut spec = sim::spec("textbook").unwrap().quiet();
+    (spec.device.link_upload, spec.device.link_download, spec.device.link_latency_s) = (1e11, 1e11, 1e-5);
+    let (cpu, gpu) = sim::open_spec(spec.clone(), Compute::Real).unwrap();
+    let op = find("exp").unwrap();
+    let range = (1 << 10, 1 << 19);
+    let cfg = CalibrateConfig { residencies: Residency::ALL.to_vec(), range: Some(range), ..config(&["exp"]) };
+    let got = calibrate(&cfg, &rig(cpu, vec![gpu]));
+    let of = |r: Residency| got.records.iter().find(|k| k.residency == r.name()).unwrap();
+    let size = |r| of(r).crossing.unwrap_or(u64::MAX);
+    assert!(size(Residency::Resident) < size(Residency::Once), "{:?}", got.records);
+    assert!(size(Residency::Once) < size(Residency::Always), "{:?}", got.records);
+    let [low, high] = of(Residency::Once).ci.unwrap();
+    let seconds = |n: u64, model: &Model, residency| {
+        let case = op.case(DType::F32, &[n], Attrs::new(), Fill::Uniform).unwrap();
+        true_seconds(model, op, &case, residency)
+    };
+    let wins = |n: u64| seconds(n, &spec.device, Residency::Once) < seconds(n, &spec.cpu, Residency::Resident);
+    assert!(!wins(low - low / 50) && wins(high + high / 50), "{low} to {high}");
+}
+
+/// A CPU with half the threads is another CPU: another key, another threshold.
+#[test]
+fn numbers_of_threads_are_keys_of_their_own() {
+    let spec = sim::spec("textbook").unwrap().quiet();
+    let with = |units: u32| {
+        let mut spec = spec.clone();
+        let share = f64::from(units) / f64::from(spec.cpu.units);
+        spec.cpu.units = units;
+        spec.cpu.rates.values_mut().for_each(|r| *r *= share);
+        let (cpu, gpu) = sim::open_spec(spec, Compute::Real).unwrap();
+        let cfg = CalibrateConfig { range: Some((1 << 10, 1 << 19)), ..config(&["exp"]) };
+        calibrate(&cfg, &rig(cpu, vec![gpu]))
+    };
+    let (one, two) = (with(1), with(2));
+    let both = joined(vec![one.clone(), two.clone()]).unwrap();
+    assert_eq!((both.profile.entries.len(), both.records.len(), both.profile.devices.len()), (4, 4, 1));
+    let of = |threads: u32| {
+        let mut all = both.profile.entries.iter();
+        all.find(|e| e.threads == threads && e.residency == "resident").unwrap().crossing.unwrap()
+    };
+    assert!(of(1) < of(2), "a slower CPU loses earlier: {} {}", of(1), of(2));
+    assert_eq!(Profile::from_toml(&both.profile.to_toml().unwrap()).unwrap(), both.profile);
+    let cut = Calibrated { interrupted: true, profile: Profile { partial: true, ..two.profile.clone() }, ..two };
+    let both = joined(vec![one, cut]).unwrap();
+    assert!(both.interrupted && both.profile.partial);
+    assert_eq!(joined(Vec::new()).unwrap_err().code(), Code::BadArgument);
 }
 
 #[test]

@@ -123,7 +123,7 @@ pub struct BenchRecord {
     /// What ran where.
     #[serde(flatten)]
     pub subject: Subject,
-    /// `resident` or `always`.
+    /// `resident`, `always` or `once`.
     pub residency: String,
     /// Calls per transfer; 1 except for residency `once`.
     pub k: u64,

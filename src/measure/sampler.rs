@@ -24,17 +24,31 @@ pub enum Residency {
     Resident,
     /// In ordinary host memory: the call copies inputs there, launches, copies outputs back.
     Always,
+    /// In ordinary host memory, for [`Residency::calls`] calls between the copies in and out: each call's share of them.
+    Once,
 }
 
 impl Residency {
     /// All residencies.
-    pub const ALL: [Residency; 2] = [Residency::Resident, Residency::Always];
+    pub const ALL: [Residency; 3] = [Residency::Resident, Residency::Always, Residency::Once];
+
+    /// Those of which placement asks: operands on the device, or in host memory.
+    pub const PLACED: [Residency; 2] = [Residency::Resident, Residency::Always];
+
+    /// Calls between copies (requirements C6: k = 10).
+    pub const fn calls(self) -> u64 {
+        match self {
+            Residency::Resident | Residency::Always => 1,
+            Residency::Once => 10,
+        }
+    }
 
     /// The word in profiles and records.
     pub const fn name(self) -> &'static str {
         match self {
             Residency::Resident => "resident",
             Residency::Always => "always",
+            Residency::Once => "once",
         }
     }
 }
@@ -42,10 +56,9 @@ impl Residency {
 impl std::str::FromStr for Residency {
     type Err = Error;
     fn from_str(s: &str) -> Result<Self> {
-        Residency::ALL
-            .into_iter()
-            .find(|r| r.name() == s)
-            .ok_or_else(|| Error::new(Code::BadArgument, format!("unknown residency '{s}'; known: resident always")))
+        Residency::ALL.into_iter().find(|r| r.name() == s).ok_or_else(|| {
+            Error::new(Code::BadArgument, format!("unknown residency '{s}'; known: resident always once"))
+        })
     }
 }
 
@@ -53,6 +66,10 @@ impl std::str::FromStr for Residency {
 pub trait Subject {
     /// Does it `calls` times and returns when the last one is complete.
     fn run(&mut self, calls: u64) -> Result<()>;
+    /// Calls that one of these stands for; seconds per call are shared among them.
+    fn share(&self) -> u64 {
+        1
+    }
     /// The clock its time passes on.
     fn clock(&self) -> Arc<dyn Clock>;
 }
@@ -94,7 +111,8 @@ pub fn sample(subjects: &mut [&mut dyn Subject], rule: &StopRule, cancel: &Cance
         for i in 0..subjects.len() {
             let i = if forward { i } else { subjects.len() - 1 - i };
             let batch = series[i].batch;
-            series[i].samples.push(time(subjects[i], batch)? / batch as f64);
+            let calls = (batch * subjects[i].share()) as f64;
+            series[i].samples.push(time(subjects[i], batch)? / calls);
         }
         let views: Vec<&[f64]> = series.iter().map(|s| s.samples.as_slice()).collect();
         // The soft limit counts sampling alone, the budget everything.
@@ -199,6 +217,18 @@ impl Subject for OpSubject<'_> {
                     }
                     Ok(())
                 }
+                // Whole groups: each has its copies, and the call's time is its share of them.
+                Residency::Once => {
+                    for _ in 0..calls {
+                        prepared.upload(q, self.inputs)?;
+                        for _ in 0..self.residency.calls() {
+                            prepared.launch(q)?;
+                        }
+                        q.finish(deadline)?;
+                        prepared.download(q)?;
+                    }
+                    Ok(())
+                }
             }
         };
         let result = go();
@@ -209,6 +239,9 @@ impl Subject for OpSubject<'_> {
     }
     fn clock(&self) -> Arc<dyn Clock> {
         Arc::clone(&self.clock)
+    }
+    fn share(&self) -> u64 {
+        self.residency.calls()
     }
 }
 

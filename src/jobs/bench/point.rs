@@ -106,7 +106,7 @@ pub(super) fn blank(point: &Point, device: &DeviceInfo, threads: u32) -> BenchRe
     BenchRecord {
         subject: Row::of(&point.case, work, point.op.unit.name(), device),
         residency: point.residency.name().into(),
-        k: 1,
+        k: point.residency.calls(),
         threads,
         samples: 0,
         samples_s: Vec::new(),

@@ -98,7 +98,7 @@ fn run_some(
     let processes = start.processes.max(1);
     let mut summary = BenchSummary::default();
     let mut measured: Vec<Passes> = points.iter().map(|_| Passes::default()).collect();
-    for number in 0..processes {
+    'all: for number in 0..processes {
         let mut worker = Worker::start(start, number)?;
         for (at, ((index, point), passes)) in points.iter().zip(&mut measured).enumerate() {
             sink.progress(&Progress {
@@ -106,10 +106,13 @@ fn run_some(
                 done: (number * points.len() + at) as u64,
                 total: Some((processes * points.len()) as u64),
             });
-            if !summary.cancelled && passes.lost.is_none() {
+            if passes.lost.is_none() {
                 match ask(&mut worker, *index, start, cancel) {
                     Ok(rows) => passes.rows.push(rows),
-                    Err(e) if e.code() == Code::Cancelled => summary.cancelled = true,
+                    Err(e) if e.code() == Code::Cancelled => {
+                        summary.cancelled = true;
+                        break 'all;
+                    }
                     Err(e) if e.code() == Code::WorkerCrashed => {
                         worker = Worker::start(start, number)?;
                         passes.lost = Some(format!("process {}: {e}", number + 1));
@@ -117,14 +120,14 @@ fn run_some(
                     Err(e) => return Err(e),
                 }
             }
-            // What was finished before an interruption is kept and handed out.
-            if number + 1 == processes || summary.cancelled {
+            if number + 1 == processes {
                 summary.hand_out(std::mem::take(passes).rows(point, infos), sink);
             }
         }
-        if summary.cancelled {
-            break;
-        }
+    }
+    // What was finished before an interruption is kept and handed out.
+    for ((_, point), passes) in points.iter().zip(measured) {
+        summary.hand_out(passes.rows(point, infos), sink);
     }
     Ok(summary)
 }

@@ -275,7 +275,10 @@ impl Running<'_, '_> {
         let all = || std::iter::once(&timed.cpu).chain(&timed.devices);
         let in_rounds: f64 = all().map(|s| s.iter().sum::<f64>()).sum();
         let besides_s = if cost.bytes() >= MUCH { (took_s - in_rounds).max(0.0) } else { 0.0 };
-        self.known = Some(Known { cost, round_s: all().map(|s| stats::median(s)).sum(), besides_s });
+        // A sample of several calls between copies is shown as one call's share.
+        let calls = |i: &usize| self.sweep.residencies[*i].calls() as f64;
+        let on_devices: f64 = which.iter().zip(&timed.devices).map(|(i, s)| calls(i) * stats::median(s)).sum();
+        self.known = Some(Known { cost, round_s: stats::median(&timed.cpu) + on_devices, besides_s });
         self.out.kernel = timed.kernel;
         self.out.wrong = self.out.wrong.take().or(timed.wrong);
         for (i, device) in which.iter().zip(timed.devices) {
