@@ -1,0 +1,284 @@
+//! The form of a cost curve: terms that say what a call's time is made of, and a correction along the size of the work.
+
+use serde::{Deserialize, Serialize};
+
+use crate::base::{Features, units};
+
+/// Most knots of a correction.
+pub(super) const MOST_KNOTS: usize = 32;
+
+/// How far beyond what was measured a curve is still asked, as a factor.
+const BEYOND: f64 = 8.0;
+
+/// The curves of an entry: seconds of any call of its family, on the CPU and on the device.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Curve {
+    /// Least and most of each [`Shape::axes`] among the measured shapes.
+    pub span: [[f64; 2]; 4],
+    /// The CPU.
+    pub cpu: Side,
+    /// The device, with the copies that the residency needs.
+    pub device: Side,
+}
+
+/// Which bytes say how much of a processor a call fills.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Extent {
+    /// Those written: one worker for so many results.
+    Output,
+    /// The larger of those read and those written.
+    #[default]
+    Larger,
+}
+
+/// One side's time: (`fixed_s` + read · `read_s` + written · `written_s` + body) · correction.
+///
+/// The body is the larger of arithmetic and traffic (their sum if `serial`). Arithmetic: operations · `flop_s`, dimensions
+/// rounded up to `tile`, in waves of `wave` bytes of the extent (a part of a wave takes as long as a whole one; without
+/// `stepped` only where there is less than one). Traffic: bytes · `byte_s`, and `miss_s` for each byte beyond `cache`, as if
+/// there were at least `fill` bytes of the extent.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Side {
+    /// Seconds of a call that does nothing: launch, latency of copies, waiting.
+    pub fixed_s: f64,
+    /// Seconds per byte read besides traffic: copies to the device.
+    pub read_s: f64,
+    /// Seconds per byte written besides traffic: copies back.
+    pub written_s: f64,
+    /// Seconds per operation.
+    pub flop_s: f64,
+    /// Seconds per byte moved.
+    pub byte_s: f64,
+    /// Seconds more per byte beyond `cache`.
+    pub miss_s: f64,
+    /// Bytes from which on traffic is dearer; 0: none.
+    pub cache: f64,
+    /// Bytes of the extent that a wave takes; 0: no waves.
+    pub wave: f64,
+    /// Whether a part of a further wave takes as long as a whole one.
+    pub stepped: bool,
+    /// Bytes of the extent that draw the full bandwidth; 0: any.
+    pub fill: f64,
+    /// Dimensions are rounded up to multiples of it, a power of two; 0 or 1: not rounded.
+    pub tile: u64,
+    /// Whether arithmetic and traffic add up.
+    pub serial: bool,
+    /// What waves and `fill` are counted in.
+    pub extent: Extent,
+    /// Root mean square of what is left unexplained of the logarithms of the measured times.
+    pub error: f64,
+    /// The place of the first knot of the correction and the distance between knots, as [`place`] counts.
+    pub knots: [f64; 2],
+    /// Factors at the knots; linear between, constant beyond. Empty: 1.
+    pub factors: Vec<f64>,
+}
+
+/// What a side needs to know of a call, as numbers to calculate with.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    flops: f64,
+    read: f64,
+    written: f64,
+    place: f64,
+    dims: [u64; crate::base::MOST_DIMS],
+}
+
+impl Shape {
+    /// Of a call.
+    pub fn of(call: &Features) -> Self {
+        // Work beyond 64 bits is nowhere measured.
+        let work = u64::try_from(call.work).unwrap_or(u64::MAX);
+        Shape {
+            flops: call.cost.flops as f64,
+            read: call.cost.read as f64,
+            written: call.cost.written as f64,
+            place: place(work as f64),
+            dims: call.dims,
+        }
+    }
+
+    /// Where the correction is looked up.
+    pub(super) fn place(&self) -> f64 {
+        self.place
+    }
+
+    /// Bytes in both directions.
+    pub(super) fn bytes(&self) -> f64 {
+        self.read + self.written
+    }
+
+    /// Bytes that say how much is filled, at least 1.
+    pub(super) fn extent(&self, which: Extent) -> f64 {
+        match which {
+            Extent::Output => self.written,
+            Extent::Larger => self.read.max(self.written),
+        }
+        .max(1.0)
+    }
+
+    /// What the measured shapes span: operations, bytes read, bytes written, operations per byte written; all at least 1.
+    pub fn axes(&self) -> [f64; 4] {
+        let written = self.written.max(1.0);
+        [self.flops.max(1.0), self.read.max(1.0), written, (self.flops / written).max(1.0)]
+    }
+
+    /// Factor of the operations if each dimension is rounded up to multiples of `tile`.
+    pub(super) fn padded(&self, tile: u64) -> f64 {
+        if tile < 2 {
+            return 1.0;
+        }
+        let (mut up, mut exact) = (1.0, 1.0);
+        for d in self.dims.iter().filter(|d| **d > 0) {
+            up *= (d.saturating_add(tile - 1) & !(tile - 1)) as f64;
+            exact *= *d as f64;
+        }
+        up / exact
+    }
+}
+
+/// log2, exact at powers of two and linear between; cheap and strictly growing, which is all that a knot needs.
+pub(super) fn place(work: f64) -> f64 {
+    const ONE: u64 = 1f64.to_bits();
+    const STEP: f64 = (1u64 << 52) as f64;
+    work.max(1.0).to_bits().wrapping_sub(ONE) as f64 / STEP
+}
+
+impl Side {
+    /// Factor of the arithmetic for what does not fill its waves.
+    fn waves(&self, extent: f64) -> f64 {
+        if self.wave <= 0.0 {
+            return 1.0;
+        }
+        let waves = extent / self.wave;
+        let whole = if self.stepped && waves < 1e9 { (waves - 1e-9) as u64 as f64 + 1.0 } else { waves.max(1.0) };
+        whole / waves
+    }
+
+    /// Arithmetic and traffic.
+    pub(super) fn parts(&self, s: &Shape) -> [f64; 2] {
+        let extent = s.extent(self.extent);
+        let arithmetic = s.flops * self.flop_s * s.padded(self.tile) * self.waves(extent);
+        let bytes = s.bytes();
+        let missed = if self.cache > 0.0 { (bytes - self.cache).max(0.0) } else { 0.0 };
+        [arithmetic, (bytes * self.byte_s + missed * self.miss_s) * (self.fill / extent).max(1.0)]
+    }
+
+    /// Seconds without the correction.
+    pub(super) fn terms(&self, s: &Shape) -> f64 {
+        let [arithmetic, traffic] = self.parts(s);
+        let body = if self.serial { arithmetic + traffic } else { arithmetic.max(traffic) };
+        self.fixed_s + s.read * self.read_s + s.written * self.written_s + body
+    }
+
+    /// The correction at a place.
+    pub(super) fn correction(&self, place: f64) -> f64 {
+        let [first, step] = self.knots;
+        let (Some(low), Some(high)) = (self.factors.first(), self.factors.last()) else { return 1.0 };
+        let at = (place - first) / step;
+        if at <= 0.0 {
+            return *low;
+        }
+        let i = at as usize;
+        match (self.factors.get(i), self.factors.get(i + 1)) {
+            (Some(a), Some(b)) => a + (b - a) * (at - i as f64),
+            _ => *high,
+        }
+    }
+
+    /// Seconds of a call.
+    pub fn seconds(&self, s: &Shape) -> f64 {
+        self.terms(s) * self.correction(s.place)
+    }
+
+    /// The sum behind the seconds, for people.
+    pub fn text(&self, call: &Features) -> String {
+        let s = Shape::of(call);
+        let [arithmetic, traffic] = self.parts(&s);
+        let mut terms = vec![format!("launch {}", units::seconds(self.fixed_s))];
+        let mut copy = |what: &str, bytes: f64, per_byte: f64| {
+            if per_byte * bytes > 0.0 {
+                terms.push(format!(
+                    "{} {what} / {}/s",
+                    units::bytes(bytes as u64),
+                    units::bytes((1.0 / per_byte) as u64)
+                ));
+            }
+        };
+        copy("in", s.read, self.read_s);
+        copy("out", s.written, self.written_s);
+        let per_s = |v: f64, total: f64| if total > 0.0 { v / total } else { f64::INFINITY };
+        let arithmetic_text =
+            format!("{} at {:.3} Gop/s ({})", s.flops, per_s(s.flops, arithmetic) / 1e9, units::seconds(arithmetic));
+        let traffic_text = format!(
+            "{} at {:.3} GB/s ({})",
+            units::bytes(s.bytes() as u64),
+            per_s(s.bytes(), traffic) / 1e9,
+            units::seconds(traffic)
+        );
+        terms.push(match (arithmetic > 0.0, traffic > 0.0) {
+            (true, true) if self.serial => format!("{arithmetic_text} + {traffic_text}"),
+            (true, true) => format!("the longer of {arithmetic_text} and {traffic_text}"),
+            (true, false) => arithmetic_text,
+            (false, true) => traffic_text,
+            (false, false) => "nothing that grows".into(),
+        });
+        let factor = self.correction(s.place);
+        let sum = terms.join(" + ");
+        let by = if (factor - 1.0).abs() < 5e-4 { String::new() } else { format!(", times {factor:.3} at this size") };
+        format!("{} = {sum}{by}", units::seconds(self.seconds(&s)))
+    }
+
+    /// What a reader must not accept, in words.
+    fn fault(&self) -> Option<String> {
+        let numbers = [
+            ("fixed_s", self.fixed_s),
+            ("read_s", self.read_s),
+            ("written_s", self.written_s),
+            ("flop_s", self.flop_s),
+            ("byte_s", self.byte_s),
+            ("miss_s", self.miss_s),
+            ("cache", self.cache),
+            ("wave", self.wave),
+            ("fill", self.fill),
+            ("error", self.error),
+        ];
+        if let Some((name, v)) = numbers.into_iter().find(|(_, v)| !(v.is_finite() && *v >= 0.0)) {
+            return Some(format!("{name} = {v}: expected 0 or more"));
+        }
+        if self.fixed_s + self.flop_s + self.byte_s + self.read_s + self.written_s <= 0.0 {
+            return Some("no term takes any time".into());
+        }
+        if self.tile > 1 && !(self.tile.is_power_of_two() && self.tile <= 1 << 16) {
+            return Some(format!("tile = {}: expected a power of two up to 65536", self.tile));
+        }
+        if self.factors.len() > MOST_KNOTS {
+            return Some(format!("{} factors: at most {MOST_KNOTS}", self.factors.len()));
+        }
+        let [first, step] = self.knots;
+        if !self.factors.is_empty() && !(first.is_finite() && step.is_finite() && step > 0.0) {
+            return Some("the knots of the correction do not ascend".into());
+        }
+        let wild = self.factors.iter().find(|f| !(f.is_finite() && (0.01..=100.0).contains(*f)));
+        wild.map(|f| format!("factor {f}: expected 0.01 to 100"))
+    }
+}
+
+impl Curve {
+    /// True if the call is like the measured ones: within a factor of 8 of them in operations, bytes read, bytes written and
+    /// operations per byte written.
+    pub fn covers(&self, s: &Shape) -> bool {
+        s.axes().iter().zip(&self.span).all(|(v, [low, high])| *v * BEYOND >= *low && *v <= *high * BEYOND)
+    }
+
+    /// Why a file with this curve is refused; `None` if it is sound.
+    pub fn fault(&self) -> Option<String> {
+        let sound = |[low, high]: &[f64; 2]| low.is_finite() && high.is_finite() && *low >= 1.0 && low <= high;
+        if !self.span.iter().all(sound) {
+            return Some("span: expected pairs of ascending numbers from 1 on".into());
+        }
+        let side = |name: &str, s: &Side| s.fault().map(|why| format!("{name}.{why}"));
+        side("cpu", &self.cpu).or_else(|| side("device", &self.device))
+    }
+}
