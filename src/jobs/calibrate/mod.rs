@@ -6,6 +6,8 @@
 
 pub mod decide;
 mod look;
+pub mod regret;
+mod shapes;
 mod smoke;
 mod sweep;
 
@@ -21,6 +23,7 @@ use crate::jobs::workers::Start;
 use crate::kernel;
 use crate::measure::Residency;
 use crate::op::{Family, OpDesc, Unit};
+use crate::profile::model::Curve;
 use crate::profile::{self, CPU_AUTO, Entry, Profile, ProfileDevice, Transfer, Verdict};
 
 use decide::Decision;
@@ -69,6 +72,8 @@ pub struct Calibrated {
     pub records: Vec<CalibrateRecord>,
     /// Keys for which the budget did not suffice at all.
     pub unmeasured: u64,
+    /// Calls that were timed, those to warm up among them: for crossings, and at other shapes for the curves.
+    pub calls: [u64; 2],
     /// True if every key was measured (or found unsafe or unsupported).
     pub complete: bool,
 }
@@ -87,7 +92,15 @@ pub fn run_in(cfg: &CalibrateConfig, rigs: &[&Rig], sink: &mut dyn Sink, cancel:
     let Some(first) = rigs.first() else { return Err(Error::new(Code::BadArgument, "no rig to calibrate")) };
     let mut here = Here::new(rigs, cfg.cpu_variant.as_deref());
     let note = (rigs.len() == 1).then_some("measured in one process: another one may find other times");
-    run_with(cfg, first, &mut here, note, sink, cancel)
+    run_with(cfg, first, &mut here, note, false, sink, cancel)
+}
+
+/// A study of simulated machines that were opened for timing only: as [`run_in`], but nothing is computed and nothing
+/// checked, so the profile says so and cannot be written.
+pub fn study_in(cfg: &CalibrateConfig, rigs: &[&Rig], sink: &mut dyn Sink, cancel: &Cancel) -> Result<Calibrated> {
+    let Some(first) = rigs.first() else { return Err(Error::new(Code::BadArgument, "no rig to calibrate")) };
+    let mut here = Here::new(rigs, cfg.cpu_variant.as_deref());
+    run_with(cfg, first, &mut here, None, true, sink, cancel)
 }
 
 /// The same in fresh processes, which `start` says how to start; [`worker`] is what they run. `rig` holds the same devices.
@@ -99,7 +112,7 @@ pub fn run_workers(
     cancel: &Cancel,
 ) -> Result<Calibrated> {
     let mut crew = Crew::new(start, rig.cpu.clock());
-    run_with(cfg, rig, &mut crew, None, sink, cancel)
+    run_with(cfg, rig, &mut crew, None, false, sink, cancel)
 }
 
 fn run_with(
@@ -107,6 +120,7 @@ fn run_with(
     rig: &Rig,
     looker: &mut dyn Looker,
     note: Option<&str>,
+    study: bool,
     sink: &mut dyn Sink,
     cancel: &Cancel,
 ) -> Result<Calibrated> {
@@ -121,7 +135,7 @@ fn run_with(
     {
         return Err(Error::new(Code::BadArgument, format!("sizes {low} to {high}: expected 1 <= smallest <= largest")));
     }
-    let mut job = Job::new(cfg, rig)?;
+    let mut job = Job::new(cfg, rig, study)?;
     let devices = job.devices(sink);
     if !devices.is_empty() {
         job.profile.notes.extend(note.map(str::to_string));
@@ -173,6 +187,9 @@ struct Job<'a> {
     profile: Profile,
     records: Vec<CalibrateRecord>,
     unmeasured: u64,
+    calls: [u64; 2],
+    /// Devices that compute nothing take part, and only they.
+    study: bool,
     /// Last correctness check: op, dtype, device serial. Groups with equal parts follow each other.
     checked: Option<((&'static str, DType, u64), Result<Trust>)>,
     /// Devices that were lost, by serial, and how.
@@ -180,7 +197,7 @@ struct Job<'a> {
 }
 
 impl<'a> Job<'a> {
-    fn new(cfg: &'a CalibrateConfig, rig: &'a Rig) -> Result<Self> {
+    fn new(cfg: &'a CalibrateConfig, rig: &'a Rig, study: bool) -> Result<Self> {
         let info = rig.cpu.info();
         if let Some(variant) = &cfg.cpu_variant {
             let has = |op: &&&OpDesc| {
@@ -195,6 +212,7 @@ impl<'a> Job<'a> {
         }
         let mut profile = Profile::new(profile::Kind::Calibrated, "calibrated");
         profile.margin = cfg.margin;
+        profile.rule = profile::Rule::Curve;
         profile.created =
             utc(std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs()));
         profile.host = Some(profile::Host {
@@ -208,7 +226,17 @@ impl<'a> Job<'a> {
         if info.class == DeviceClass::Simulated {
             profile.notes.push("simulated: no number here was measured on a device".into());
         }
-        Ok(Job { cfg, rig, profile, records: Vec::new(), unmeasured: 0, checked: None, lost: Vec::new() })
+        Ok(Job {
+            cfg,
+            rig,
+            profile,
+            records: Vec::new(),
+            unmeasured: 0,
+            calls: [0; 2],
+            study,
+            checked: None,
+            lost: Vec::new(),
+        })
     }
 
     /// The devices that take part; the others leave a note in the profile.
@@ -225,8 +253,9 @@ impl<'a> Job<'a> {
                     "{} ({}) is a software device and was left out (--allow-software)",
                     info.id, info.name
                 ));
-            } else if info.notes.iter().any(|n| n == sim::TIMING_ONLY) {
-                notes.push(format!("{} was left out: {}", info.id, sim::TIMING_ONLY));
+            } else if self.study != sim::timing_only(info) {
+                let why = if self.study { "a study takes what computes nothing" } else { sim::TIMING_ONLY };
+                notes.push(format!("{} was left out: {why}", info.id));
             } else {
                 devices.push(Runner::new(std::sync::Arc::clone(d)));
             }
@@ -278,7 +307,8 @@ impl<'a> Job<'a> {
         }
         let key = (g.op.name, g.dtype, device.serial());
         if self.checked.as_ref().is_none_or(|(k, _)| *k != key) {
-            self.checked = Some((key, smoke::check(g.runner, g.op, g.dtype, deadline)));
+            let trust = if self.study { Ok(Trust::Ok) } else { smoke::check(g.runner, g.op, g.dtype, deadline) };
+            self.checked = Some((key, trust));
         }
         match self.checked.as_ref().map(|(_, trust)| trust) {
             Some(Ok(Trust::Ok)) => {}
@@ -331,6 +361,9 @@ impl<'a> Job<'a> {
 
     /// Verdicts of a swept group, one per residency.
     fn judge(&mut self, g: &Group<'_>, swept: Swept, sink: &mut dyn Sink) {
+        for (all, some) in self.calls.iter_mut().zip(swept.calls) {
+            *all += some;
+        }
         if let Some(why) = swept.wrong {
             return self.without(g, Verdict::Unsafe, &format!("wrong result: {why}"), sink);
         }
@@ -349,7 +382,7 @@ impl<'a> Job<'a> {
             let mut record = self.blank(g, residency, decision);
             record.kernel = swept.kernel.clone();
             record.points = found.points;
-            self.push(record, true, sink);
+            self.push(record, found.curve, true, sink);
         }
     }
 
@@ -357,7 +390,7 @@ impl<'a> Job<'a> {
     fn without(&mut self, g: &Group<'_>, verdict: Verdict, why: &str, sink: &mut dyn Sink) {
         for residency in self.cfg.residencies.clone() {
             let record = self.blank(g, residency, Decision::none(verdict, why));
-            self.push(record, false, sink);
+            self.push(record, None, false, sink);
         }
     }
 
@@ -383,9 +416,11 @@ impl<'a> Job<'a> {
         }
     }
 
-    fn push(&mut self, record: CalibrateRecord, checked: bool, sink: &mut dyn Sink) {
-        let mut entry = Entry::from(&record);
-        if !checked && entry.verdict != Verdict::Unsafe {
+    fn push(&mut self, record: CalibrateRecord, curve: Option<Curve>, checked: bool, sink: &mut dyn Sink) {
+        let mut entry = Entry { curve, ..Entry::from(&record) };
+        if self.study {
+            entry.verify = sim::TIMING_ONLY.into();
+        } else if !checked && entry.verdict != Verdict::Unsafe {
             entry.verify = "not run".into();
         }
         self.profile.entries.push(entry);
@@ -401,6 +436,7 @@ impl<'a> Job<'a> {
             profile: self.profile,
             records: self.records,
             unmeasured: self.unmeasured,
+            calls: self.calls,
             complete: self.unmeasured == 0,
         }
     }

@@ -104,6 +104,11 @@ impl Shape {
         self.place
     }
 
+    /// Bytes read and bytes written.
+    pub(super) fn copies(&self) -> [f64; 2] {
+        [self.read, self.written]
+    }
+
     /// Bytes in both directions.
     pub(super) fn bytes(&self) -> f64 {
         self.read + self.written

@@ -4,10 +4,12 @@ use crate::base::Features;
 use crate::base::record::CalibratePoint;
 
 mod curve;
+mod fit;
 
 use super::{Entry, work_of};
 
 pub use curve::{Curve, Extent, Shape, Side};
+pub use fit::{Sample, fit};
 
 /// Seconds at an amount of work, by straight lines through the evidence on doubly logarithmic axes; beyond either end the
 /// nearest line goes on. `None` with fewer than two usable points, or for no work at all.
