@@ -6,7 +6,7 @@ use crate::base::record::CalibratePoint;
 mod curve;
 mod fit;
 
-use super::{Entry, work_of};
+use super::{Entry, Verdict, work_of};
 
 pub use curve::{Curve, Extent, Shape, Side};
 pub use fit::{Sample, fit};
@@ -61,6 +61,15 @@ pub fn predict(entry: &Entry, call: &Features) -> Option<Times> {
         return curve.covers(&shape).then_some(times);
     }
     Some(Times { cpu_s: cpu_seconds(entry, call.work)?, device_s: gpu_seconds(entry, call.work)? })
+}
+
+/// Whether the entry's curve says that the device is faster. `None` without a curve, for shapes that it does not cover, and
+/// where the device's results were wrong or nobody looked. Pure; allocates nothing.
+pub fn device_wins(entry: &Entry, call: &Features) -> Option<bool> {
+    if matches!(entry.verdict, Verdict::Unsafe | Verdict::Unmeasured) || entry.curve.is_none() {
+        return None;
+    }
+    predict(entry, call).map(|t| t.device_s < t.cpu_s)
 }
 
 #[cfg(test)]
