@@ -24,7 +24,7 @@ fn config(op: &str) -> CalibrateConfig {
         cpu_variant: None,
         margin: 1.1,
         budget: Duration::from_secs(600),
-        range: None,
+        range: Some(if find(op).unwrap().unit == gpuctl::op::Unit::Dim { (16, 1024) } else { (1024, 2 << 20) }),
         allow_software: false,
         seed: 1,
         processes: CalibrateConfig::PROCESSES,
