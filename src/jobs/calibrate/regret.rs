@@ -144,7 +144,7 @@ fn run_with(
         let sizes = |of: fn(&Entry) -> Option<&CalibratePoint>| group.iter().filter_map(move |e| of(e)).map(|p| p.size);
         let low = sizes(|e| e.points.first()).min().unwrap_or(1);
         let high = sizes(|e| e.points.last()).max().unwrap_or(low);
-        let held_out = shapes(op, dtype, family, (low, high), cfg.seed, cfg.shapes)?;
+        let held_out = shapes(op, dtype, family, (low, high), cfg.seed, cfg.shapes, false)?;
         let looks = cfg.processes * (held_out.len() + cfg.dense);
         let timed = timer.all(held_out, looks)?;
         let dense_from = timer.calls;

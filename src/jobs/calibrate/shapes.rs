@@ -6,11 +6,15 @@ use crate::op::{Family, OpDesc};
 
 use super::sweep::size_of;
 
+/// How far a dimension is stretched in half of the shapes; in the others by 2.
+const SKINNY: f64 = 16.0;
+
 /// Attempts at a shape before the sweep's own is taken.
 const ATTEMPTS: u64 = 12;
 
 /// So many shapes of a family with sizes between `range`'s ends, in the op's unit, log-uniform; equal for equal seeds. Any
-/// first part of them is spread over the range. Errors: where the sweep itself has no case of some size.
+/// first part of them is spread over the range. With `corners` the first ones stretch one dimension each as far as any is.
+/// Errors: where the sweep itself has no case of some size.
 pub(super) fn shapes(
     op: &OpDesc,
     dtype: DType,
@@ -18,6 +22,7 @@ pub(super) fn shapes(
     range: (u64, u64),
     seed: u64,
     n: usize,
+    corners: bool,
 ) -> Result<Vec<Case>> {
     let rng = Philox::new(seed ^ crate::base::rng::fnv1a64(op.name.as_bytes()));
     let span = (range.1 as f64 / range.0 as f64).max(1.0).ln();
@@ -33,8 +38,14 @@ pub(super) fn shapes(
         for attempt in 0..ATTEMPTS {
             let draw = |what: u64| rng.unit(1 + what, i * ATTEMPTS + attempt);
             // Later attempts stay nearer to the sweep.
-            let reach = if draw(0) < 0.5 { 16f64.ln() } else { 2f64.ln() } / (1.0 + attempt as f64 / 4.0);
-            let dims = skewed(&plain, &grows, reach, draw);
+            let nearer = 1.0 + attempt as f64 / 4.0;
+            let reach = if draw(0) < 0.5 { SKINNY.ln() } else { 2f64.ln() } / nearer;
+            let turn: Vec<f64> = if corners && i < plain.len() as u64 {
+                (0..plain.len() as u64).map(|d| SKINNY.ln() / nearer * if d == i { 1.0 } else { -1.0 }).collect()
+            } else {
+                (0..plain.len() as u64).map(|d| reach * (2.0 * draw(1 + d) - 1.0)).collect()
+            };
+            let dims = skewed(&plain, &grows, &turn, draw);
             let Ok(case) = op.case(dtype, &dims, Attrs::new(), Fill::Uniform) else { continue };
             let size = size_of(op.unit, (op.work)(&case));
             let inside = range.0 <= size && size <= range.1;
@@ -54,10 +65,9 @@ pub(super) fn shapes(
     Ok(out)
 }
 
-/// Dimensions that grow in the sweep keep their product and change their proportions by up to e^reach each; every other
+/// Dimensions that grow in the sweep keep their product and change their proportions by e^turn each; every other
 /// one that is more than 1 is, half the time, anything from 1 to four times itself, at least to 8.
-fn skewed(plain: &[u64], grows: &[bool], reach: f64, draw: impl Fn(u64) -> f64) -> Vec<u64> {
-    let turn: Vec<f64> = (0..plain.len()).map(|d| reach * (2.0 * draw(1 + d as u64) - 1.0)).collect();
+fn skewed(plain: &[u64], grows: &[bool], turn: &[f64], draw: impl Fn(u64) -> f64) -> Vec<u64> {
     let growing = grows.iter().filter(|g| **g).count().max(1) as f64;
     let centre = turn.iter().zip(grows).filter(|(_, g)| **g).map(|(t, _)| t).sum::<f64>() / growing;
     let of = |d: usize| {
@@ -84,7 +94,7 @@ mod tests {
         for op in op::all().filter(|o| !matches!(o.unit, op::Unit::Bytes | op::Unit::Calls)) {
             let range = op.unit.default_range();
             for family in op.families {
-                let cases = shapes(op, op.dtypes[0], family, range, 3, 24).unwrap();
+                let cases = shapes(op, op.dtypes[0], family, range, 3, 24, true).unwrap();
                 assert!(cases.len() >= 20, "{} {}: {}", op.name, family.name, cases.len());
                 let sizes: Vec<u64> = cases.iter().map(|c| size_of(op.unit, (op.work)(c))).collect();
                 for (c, size) in cases.iter().zip(&sizes) {
@@ -101,7 +111,7 @@ mod tests {
     fn skinny_ones_and_other_seeds() {
         let gemm = op::find("gemm").unwrap();
         let narrow = &gemm.families[1];
-        let cases = shapes(gemm, DType::F32, narrow, (16, 2048), 1, 24).unwrap();
+        let cases = shapes(gemm, DType::F32, narrow, (16, 2048), 1, 24, false).unwrap();
         let aspect = |c: &Case| c.dim("m").max(c.dim("n")) / c.dim("m").min(c.dim("n"));
         let mut aspects: Vec<u64> = cases.iter().map(aspect).collect();
         aspects.sort_unstable();
@@ -109,7 +119,7 @@ mod tests {
         assert!(aspects.len() > 10, "{aspects:?}");
         assert!(cases.iter().filter(|c| !c.dims.iter().any(|(_, d)| d.is_power_of_two())).count() > 8);
         let dims = |seed| -> Vec<_> {
-            shapes(gemm, DType::F32, narrow, (16, 2048), seed, 8).unwrap().into_iter().map(|c| c.dims).collect()
+            shapes(gemm, DType::F32, narrow, (16, 2048), seed, 8, false).unwrap().into_iter().map(|c| c.dims).collect()
         };
         assert_eq!(dims(1), dims(1));
         assert_ne!(dims(1), dims(2));

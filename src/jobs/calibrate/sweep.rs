@@ -251,7 +251,9 @@ impl Running<'_, '_> {
         let n = OTHERS[usize::from(sweep.op.dims.len() > 1)];
         let all: Vec<usize> = (0..self.series.len()).collect();
         let end = sweep.clock.now() + OTHERS_SHARE * sweep.budget_s;
-        for (i, case) in shapes(sweep.op, sweep.dtype, sweep.family, range, sweep.seed, n)?.into_iter().enumerate() {
+        for (i, case) in
+            shapes(sweep.op, sweep.dtype, sweep.family, range, sweep.seed, n, true)?.into_iter().enumerate()
+        {
             if self.stopped() || self.left() <= 0.0 || sweep.clock.now() >= end {
                 break;
             }

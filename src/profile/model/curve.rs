@@ -8,7 +8,7 @@ use crate::base::{Features, units};
 pub(super) const MOST_KNOTS: usize = 32;
 
 /// How far beyond what was measured a curve is still asked, as a factor.
-const BEYOND: f64 = 8.0;
+const BEYOND: f64 = 32.0;
 
 /// The curves of an entry: seconds of any call of its family, on the CPU and on the device.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -35,9 +35,10 @@ pub enum Extent {
 /// One side's time: (`fixed_s` + read · `read_s` + written · `written_s` + body) · correction.
 ///
 /// The body is the larger of arithmetic and traffic (their sum if `serial`). Arithmetic: operations · `flop_s`, dimensions
-/// rounded up to `tile`, in waves of `wave` bytes of the extent (a part of a wave takes as long as a whole one; without
-/// `stepped` only where there is less than one). Traffic: bytes · `byte_s`, and `miss_s` for each byte beyond `cache`, as if
-/// there were at least `fill` bytes of the extent.
+/// rounded up to `tile`; where the extent is below `wave` bytes not all workers take part, so that it takes wave / extent
+/// times as long, at most `wave_most` times. `stepped`: further waves, too, take as long as whole ones. Traffic: bytes ·
+/// `byte_s`, and `miss_s` for each byte beyond `cache`; below `fill` bytes of the extent dearer in the same way. `teamed`:
+/// below `wave` one worker works alone, from there on all do, and starting them takes `team_s`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Side {
@@ -57,10 +58,18 @@ pub struct Side {
     pub cache: f64,
     /// Bytes of the extent that a wave takes; 0: no waves.
     pub wave: f64,
+    /// Most that a wave which is not full costs, as a factor: the number of workers; 0: no limit.
+    pub wave_most: f64,
     /// Whether a part of a further wave takes as long as a whole one.
     pub stepped: bool,
+    /// Whether all workers start at once where a wave is full, and one works alone before.
+    pub teamed: bool,
+    /// Seconds to start them.
+    pub team_s: f64,
     /// Bytes of the extent that draw the full bandwidth; 0: any.
     pub fill: f64,
+    /// Most that fewer cost, as a factor; 0: no limit.
+    pub fill_most: f64,
     /// Dimensions are rounded up to multiples of it, a power of two; 0 or 1: not rounded.
     pub tile: u64,
     /// Whether arithmetic and traffic add up.
@@ -151,14 +160,22 @@ pub(super) fn place(work: f64) -> f64 {
 }
 
 impl Side {
-    /// Factor of the arithmetic for what does not fill its waves.
-    fn waves(&self, extent: f64) -> f64 {
-        if self.wave <= 0.0 {
+    /// Factor of what does not fill `full` bytes.
+    fn under(&self, extent: f64, full: f64, most: f64) -> f64 {
+        if full <= 0.0 || extent >= full {
             return 1.0;
         }
+        let most = if most > 0.0 { most } else { f64::MAX };
+        if self.teamed { most } else { (full / extent).min(most) }
+    }
+
+    /// Factor of the arithmetic for what does not fill its waves.
+    fn waves(&self, extent: f64) -> f64 {
         let waves = extent / self.wave;
-        let whole = if self.stepped && waves < 1e9 { (waves - 1e-9) as u64 as f64 + 1.0 } else { waves.max(1.0) };
-        whole / waves
+        if self.stepped && waves > 1.0 && waves < 1e9 {
+            return ((waves - 1e-9) as u64 as f64 + 1.0) / waves;
+        }
+        self.under(extent, self.wave, self.wave_most)
     }
 
     /// Arithmetic and traffic.
@@ -167,14 +184,21 @@ impl Side {
         let arithmetic = s.flops * self.flop_s * s.padded(self.tile) * self.waves(extent);
         let bytes = s.bytes();
         let missed = if self.cache > 0.0 { (bytes - self.cache).max(0.0) } else { 0.0 };
-        [arithmetic, (bytes * self.byte_s + missed * self.miss_s) * (self.fill / extent).max(1.0)]
+        let full = if self.teamed { self.wave } else { self.fill };
+        [arithmetic, (bytes * self.byte_s + missed * self.miss_s) * self.under(extent, full, self.fill_most)]
+    }
+
+    /// Whether a team is started.
+    pub(super) fn team(&self, s: &Shape) -> bool {
+        self.teamed && s.extent(self.extent) >= self.wave
     }
 
     /// Seconds without the correction.
     pub(super) fn terms(&self, s: &Shape) -> f64 {
         let [arithmetic, traffic] = self.parts(s);
         let body = if self.serial { arithmetic + traffic } else { arithmetic.max(traffic) };
-        self.fixed_s + s.read * self.read_s + s.written * self.written_s + body
+        let team = if self.team(s) { self.team_s } else { 0.0 };
+        self.fixed_s + team + s.read * self.read_s + s.written * self.written_s + body
     }
 
     /// The correction at a place.
@@ -202,6 +226,9 @@ impl Side {
         let s = Shape::of(call);
         let [arithmetic, traffic] = self.parts(&s);
         let mut terms = vec![format!("launch {}", units::seconds(self.fixed_s))];
+        if self.team(&s) {
+            terms.push(format!("{} to start all threads", units::seconds(self.team_s)));
+        }
         let mut copy = |what: &str, bytes: f64, per_byte: f64| {
             if per_byte * bytes > 0.0 {
                 terms.push(format!(
@@ -246,6 +273,9 @@ impl Side {
             ("miss_s", self.miss_s),
             ("cache", self.cache),
             ("wave", self.wave),
+            ("wave_most", self.wave_most),
+            ("team_s", self.team_s),
+            ("fill_most", self.fill_most),
             ("fill", self.fill),
             ("error", self.error),
         ];
@@ -254,6 +284,10 @@ impl Side {
         }
         if self.fixed_s + self.flop_s + self.byte_s + self.read_s + self.written_s <= 0.0 {
             return Some("no term takes any time".into());
+        }
+        // Alone, without a limit, would take for ever.
+        if self.teamed && (self.wave_most < 1.0 || self.fill_most < 1.0) {
+            return Some("teamed needs wave_most and fill_most from 1 on".into());
         }
         if self.tile > 1 && !(self.tile.is_power_of_two() && self.tile <= 1 << 16) {
             return Some(format!("tile = {}: expected a power of two up to 65536", self.tile));
@@ -271,7 +305,7 @@ impl Side {
 }
 
 impl Curve {
-    /// True if the call is like the measured ones: within a factor of 8 of them in operations, bytes read, bytes written and
+    /// True if the call is like the measured ones: within a factor of 32 of them in operations, bytes read, bytes written and
     /// operations per byte written.
     pub fn covers(&self, s: &Shape) -> bool {
         s.axes().iter().zip(&self.span).all(|(v, [low, high])| *v * BEYOND >= *low && *v <= *high * BEYOND)

@@ -92,8 +92,8 @@ fn levels(rows: &[(usize, usize, f64)], shapes: usize) -> Vec<f64> {
     mean(shapes, &|r| (r.0, r.2 - offset[r.1])).into_iter().map(Option::unwrap_or_default).collect()
 }
 
-/// Columns of the linear terms: fixed, read, written, arithmetic, traffic, misses.
-const TERMS: usize = 6;
+/// Columns of the linear terms: fixed, read, written, arithmetic, traffic, misses, starting a team.
+const TERMS: usize = 7;
 
 /// What a side is fitted to.
 struct Data<'a> {
@@ -121,16 +121,29 @@ impl Data<'_> {
             for extent in [Extent::Larger, Extent::Output] {
                 let (least, most) = self.range(|s| s.extent(extent));
                 let mut found = self.scored(Side { serial, extent, ..Side::default() });
-                for wave in steps(least, most, 14) {
-                    for stepped in if self.queued { &[false, true][..] } else { &[false] } {
-                        self.try_on(&mut found, |s| (s.wave, s.stepped) = (wave, *stepped));
+                if self.queued {
+                    for wave in steps(least, most, 14) {
+                        self.try_on(&mut found, |s| s.wave = wave);
+                        self.try_on(&mut found, |s| (s.wave, s.stepped) = (wave, true));
+                    }
+                } else {
+                    for wave in steps(least, most, 10) {
+                        for workers in [2.0, 6.0, 20.0, 60.0] {
+                            self.try_on(&mut found, |s| (s.wave, s.wave_most, s.teamed) = (wave, workers, false));
+                            let team = (wave, workers, workers / 1.5, true);
+                            self.try_on(&mut found, |s| (s.wave, s.wave_most, s.fill_most, s.teamed) = team);
+                        }
                     }
                 }
                 for cache in steps(low, high, 10) {
                     self.try_on(&mut found, |s| s.cache = cache);
                 }
                 for fill in steps(least, most, 8) {
-                    self.try_on(&mut found, |s| s.fill = fill);
+                    for limit in [2.0, 8.0, 0.0] {
+                        if !found.side.teamed {
+                            self.try_on(&mut found, |s| (s.fill, s.fill_most) = (fill, limit));
+                        }
+                    }
                 }
                 for tile in [8, 16, 32, 64] {
                     self.try_on(&mut found, |s| s.tile = tile);
@@ -165,11 +178,13 @@ impl Data<'_> {
 
     /// Begins of waves, caches and fills between the steps of the search.
     fn refine(&self, best: &mut Scored) {
-        for step in [1.25, 1.12, 1.06, 1.03, 1.015, 1.007] {
+        for step in [1.5, 1.25, 1.12, 1.25, 1.12, 1.06, 1.03, 1.015, 1.007] {
             for by in [step, 1.0 / step] {
                 self.try_on(best, |s| s.wave *= by);
                 self.try_on(best, |s| s.cache *= by);
                 self.try_on(best, |s| s.fill *= by);
+                self.try_on(best, |s| s.wave_most = (s.wave_most * by).max(s.wave_most.min(1.0)));
+                self.try_on(best, |s| s.fill_most = (s.fill_most * by).max(s.fill_most.min(1.0)));
             }
         }
         // Relative errors are nearly, but not quite, errors of the logarithm.
@@ -202,7 +217,15 @@ impl Data<'_> {
     /// Finds the linear terms for given begins of waves, caches and so on.
     fn scored(&self, mut side: Side) -> Scored {
         let n = self.shapes.len() as f64;
-        let options = [side.wave > 0.0, side.cache > 0.0, side.fill > 0.0, side.tile > 1, side.stepped];
+        let options = [
+            side.wave > 0.0,
+            side.wave_most > 0.0,
+            side.stepped || side.teamed,
+            side.cache > 0.0,
+            side.fill > 0.0 || side.teamed,
+            side.fill_most > 0.0,
+            side.tile > 1,
+        ];
         let extra: f64 =
             options.iter().map(|on| f64::from(u8::from(*on))).sum::<f64>() + f64::from(u8::from(side.cache > 0.0));
         let score = |e: f64| n * (e + FLOOR * FLOOR).ln() + extra * n.ln();
@@ -216,7 +239,8 @@ impl Data<'_> {
                 let [arithmetic, traffic] = unit.parts(s);
                 let copied = |bytes: f64| if self.copies { bytes } else { 0.0 };
                 let [read, written] = s.copies();
-                [1.0, copied(read), copied(written), arithmetic, traffic, missing.parts(s)[1]]
+                let team = if side.team(s) { 1.0 } else { 0.0 };
+                [1.0, copied(read), copied(written), arithmetic, traffic, missing.parts(s)[1], team]
             })
             .collect();
         // All terms; then, where arithmetic hides traffic or the other way round, only the longer of the two.
@@ -331,7 +355,8 @@ fn coefficient(side: &mut Side, term: usize) -> &mut f64 {
         2 => &mut side.written_s,
         3 => &mut side.flop_s,
         4 => &mut side.byte_s,
-        _ => &mut side.miss_s,
+        5 => &mut side.miss_s,
+        _ => &mut side.team_s,
     }
 }
 
