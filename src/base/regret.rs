@@ -84,6 +84,8 @@ pub struct RegretPolicy {
 pub struct RegretDense {
     /// Sizes measured.
     pub sizes: u64,
+    /// The smallest of them.
+    pub smallest: Option<u64>,
     /// The smallest of them from which on the device is faster at every larger one.
     pub crossing: Option<u64>,
     /// Calls that were timed for it.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::base::{Code, Error, Result};
 use crate::device::cpu::Pin;
 use crate::device::probe::{Rig, Select};
-use crate::jobs::calibrate;
+use crate::jobs::calibrate::{self, regret};
 use crate::measure::Residency;
 use crate::{op, report};
 
@@ -63,24 +63,43 @@ impl Ctx<'_> {
         let cancel = cancel_on_signals()?;
         let rig = self.calibrate_rig(a, if a.processes == 1 { Pin::Workers } else { Pin::Free })?;
         let mut sink = CliSink::new(a.common.quiet, false, Box::new(|_| None));
-        let done = if a.processes == 1 {
-            calibrate::run(&cfg, &rig, &mut sink, &cancel)?
-        } else {
-            let start = self.workers("calibrate-worker", a.processes, Duration::from_secs(120))?;
-            calibrate::run_workers(&cfg, &rig, &start, &mut sink, &cancel)?
+        let start = match a.processes {
+            1 => None,
+            n => Some(self.workers("calibrate-worker", n, Duration::from_secs(120))?),
+        };
+        let done = match &start {
+            None => calibrate::run(&cfg, &rig, &mut sink, &cancel)?,
+            Some(start) => calibrate::run_workers(&cfg, &rig, start, &mut sink, &cancel)?,
         };
         let toml = done.profile.to_toml()?;
         // What is written must be readable: a profile that its own reader refuses is never handed out.
         crate::profile::Profile::from_toml(&toml)?;
-        let records = sink.finish()?;
         match (a.output.as_deref(), a.common.json.as_deref()) {
             (Some(path), _) => output::file(path, &toml)?,
             (None, Some("-")) => {}
             (None, _) => output::data(&toml)?,
         }
+        let regret = if a.regret {
+            let some = regret::RegretConfig::new(cfg.budget);
+            let judge = regret::RegretConfig {
+                processes: if a.processes == 1 { some.processes } else { some.processes.min(a.processes) },
+                cpu_variant: cfg.cpu_variant.clone(),
+                ..some
+            };
+            match &start {
+                None => regret::run_in(&judge, &done.profile, &[&rig], &mut sink, &cancel)?,
+                Some(start) => regret::run_workers(&judge, &done.profile, &rig, start, &mut sink, &cancel)?,
+            }
+        } else {
+            Vec::new()
+        };
+        let records = sink.finish()?;
         if !a.common.quiet {
             if !done.records.is_empty() {
                 output::talk(&report::text::thresholds(&done.records, Some(160)));
+            }
+            if !regret.is_empty() {
+                output::talk(&report::text::regret(&regret, Some(160)));
             }
             for note in &done.profile.notes {
                 output::talk(note);
@@ -88,8 +107,16 @@ impl Ctx<'_> {
             if done.unmeasured > 0 {
                 output::talk(&format!("{} keys did not fit the budget: they stay on the CPU", done.unmeasured));
             }
+            if a.regret && regret.is_empty() {
+                output::talk("regret: inconclusive, for there is no key to judge");
+            }
         }
-        let code = u8::from(done.records.iter().any(|r| r.verdict == "unsafe"));
+        let found = done.records.iter().any(|r| r.verdict == "unsafe") || regret.iter().any(|r| r.finding != "ok");
+        let code = match (found, a.regret && regret.is_empty()) {
+            (true, _) => 1,
+            (false, true) => 4,
+            (false, false) => 0,
+        };
         let infos = rig.devices.iter().map(|d| d.info().clone()).collect();
         let doc = self.document(infos, rig.absent, records, done.complete, code);
         self.write_json(a.common.json.as_deref(), &doc)?;

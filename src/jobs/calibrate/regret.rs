@@ -162,6 +162,7 @@ fn run_with(
             let subject = Subject { entry, op, rule: profile.rule, assumed: &assumed, shapes: of(&timed, which) };
             let dense = RegretDense {
                 sizes: dense.len() as u64,
+                smallest: dense.iter().map(|t| t.size).min(),
                 crossing: brute_force(&of(&dense, which)),
                 calls: dense_calls,
             };

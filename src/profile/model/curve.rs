@@ -321,3 +321,93 @@ impl Curve {
         side("cpu", &self.cpu).or_else(|| side("device", &self.device))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::{Cost, MOST_DIMS};
+
+    fn features(n: u64) -> Features {
+        let mut dims = [0; MOST_DIMS];
+        dims[0] = n;
+        Features { work: u128::from(n), cost: Cost { flops: 10 * n, read: 8 * n, written: 4 * n }, dims }
+    }
+
+    fn side() -> Side {
+        Side { fixed_s: 1e-5, flop_s: 1e-10, byte_s: 1e-11, read_s: 1e-10, ..Side::default() }
+    }
+
+    #[test]
+    fn the_terms_add_up_as_stated() {
+        let s = Shape::of(&features(1000));
+        let near = |got: f64, want: f64| assert!((got / want - 1.0).abs() < 1e-9, "{got} instead of {want}");
+        // 10,000 operations at 0.1 ns are longer than 12,000 bytes at 0.01 ns.
+        near(side().seconds(&s), 1e-5 + 8e-7 + 1e-6);
+        near(Side { serial: true, ..side() }.seconds(&s), 1e-5 + 8e-7 + 1e-6 + 1.2e-7);
+        // A wave takes 5,000 bytes: the 8,000 read are two, which take as long as 10,000 would.
+        near(Side { wave: 5e3, stepped: true, ..side() }.seconds(&s), 1e-5 + 8e-7 + 1.25e-6);
+        near(Side { wave: 16e3, ..side() }.seconds(&s), 1e-5 + 8e-7 + 2e-6);
+        near(Side { wave: 16e3, wave_most: 1.5, ..side() }.seconds(&s), 1e-5 + 8e-7 + 1.5e-6);
+        near(Side { wave: 16e3, extent: Extent::Output, ..side() }.seconds(&s), 1e-5 + 8e-7 + 4e-6);
+        let alone = Side { wave: 16e3, wave_most: 8.0, fill_most: 2.0, teamed: true, team_s: 1.0, ..side() };
+        near(alone.seconds(&s), 1e-5 + 8e-7 + 8e-6);
+        near(Side { wave: 8e3, ..alone }.seconds(&s), 1.0 + 1e-5 + 8e-7 + 1e-6);
+        let far = Side { flop_s: 0.0, cache: 2e3, miss_s: 1e-9, ..side() };
+        near(far.seconds(&s), 1e-5 + 8e-7 + 1.2e-7 + 1e-5);
+        // 1,000 is rounded up to 1,024.
+        near(Side { tile: 64, ..side() }.seconds(&s), 1e-5 + 8e-7 + 1.024e-6);
+        let corrected = Side { knots: [0.0, 4.0], factors: vec![1.0, 3.0, 3.0], ..side() };
+        assert!((corrected.correction(2.0) - 2.0).abs() < 1e-12);
+        assert_eq!([corrected.correction(-1.0), corrected.correction(99.0)], [1.0, 3.0]);
+    }
+
+    #[test]
+    fn places_grow_with_the_work() {
+        assert_eq!([place(0.0), place(1.0), place(2.0), place(1024.0)], [0.0, 0.0, 1.0, 10.0]);
+        assert!((1..2000).all(|n| place(f64::from(n)) < place(f64::from(n + 1))));
+    }
+
+    #[test]
+    fn a_sum_can_be_read() {
+        let text = side().text(&features(1 << 20));
+        for part in
+            ["launch 10.0 us", "8.00 MiB in / 9.31 GiB/s", "the longer of", "10485760 at 10.000 Gop/s (1.05 ms)"]
+        {
+            assert!(text.contains(part), "'{part}' is not in: {text}");
+        }
+    }
+
+    #[test]
+    fn what_a_file_must_not_say_is_refused() {
+        let good = Curve { span: [[1.0, 2.0]; 4], cpu: side(), device: side() };
+        assert_eq!(good.fault(), None);
+        let text = toml::to_string(&good).unwrap();
+        assert_eq!(toml::from_str::<Curve>(&text).unwrap(), good);
+        let with = |change: fn(&mut Side)| {
+            let mut curve = good.clone();
+            change(&mut curve.device);
+            curve.fault()
+        };
+        let faults: [fn(&mut Side); 9] = [
+            |s| s.fixed_s = -1.0,
+            |s| s.flop_s = f64::NAN,
+            |s| s.wave = f64::INFINITY,
+            |s| s.tile = 3,
+            |s| *s = Side::default(),
+            |s| s.factors = vec![1.0],
+            |s| (s.factors, s.knots) = (vec![0.0], [0.0, 1.0]),
+            |s| (s.factors, s.knots) = (vec![1.0; 99], [0.0, 1.0]),
+            |s| s.teamed = true,
+        ];
+        for (i, fault) in faults.into_iter().enumerate() {
+            assert!(with(fault).is_some_and(|why| why.starts_with("device.")), "fault {i}");
+        }
+        for span in [[0.0, 1.0], [2.0, 1.0], [1.0, f64::NAN]] {
+            assert!(Curve { span: [span; 4], ..good.clone() }.fault().is_some());
+        }
+        let shape = |n| Shape::of(&features(n));
+        let narrow = Curve { span: [[1e4, 2e4], [8e3, 16e3], [4e3, 8e3], [2.0, 3.0]], ..good };
+        assert!(narrow.covers(&shape(1000)) && narrow.covers(&shape(60_000)) && !narrow.covers(&shape(100_000)));
+        assert!(!narrow.covers(&shape(10)));
+    }
+}

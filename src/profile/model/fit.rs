@@ -115,48 +115,56 @@ struct Scored {
 
 impl Data<'_> {
     fn side(&self) -> Side {
-        let (low, high) = self.range(|s| s.bytes());
         let mut best: Option<Scored> = None;
         for serial in [false, true] {
             for extent in [Extent::Larger, Extent::Output] {
-                let (least, most) = self.range(|s| s.extent(extent));
                 let mut found = self.scored(Side { serial, extent, ..Side::default() });
-                if self.queued {
-                    for wave in steps(least, most, 14) {
-                        self.try_on(&mut found, |s| s.wave = wave);
-                        self.try_on(&mut found, |s| (s.wave, s.stepped) = (wave, true));
-                    }
-                } else {
-                    for wave in steps(least, most, 10) {
-                        for workers in [2.0, 6.0, 20.0, 60.0] {
-                            self.try_on(&mut found, |s| (s.wave, s.wave_most, s.teamed) = (wave, workers, false));
-                            let team = (wave, workers, workers / 1.5, true);
-                            self.try_on(&mut found, |s| (s.wave, s.wave_most, s.fill_most, s.teamed) = team);
-                        }
-                    }
-                }
-                for cache in steps(low, high, 10) {
-                    self.try_on(&mut found, |s| s.cache = cache);
-                }
-                for fill in steps(least, most, 8) {
-                    for limit in [2.0, 8.0, 0.0] {
-                        if !found.side.teamed {
-                            self.try_on(&mut found, |s| (s.fill, s.fill_most) = (fill, limit));
-                        }
-                    }
-                }
-                for tile in [8, 16, 32, 64] {
-                    self.try_on(&mut found, |s| s.tile = tile);
-                }
+                self.search(&mut found);
                 if best.as_ref().is_none_or(|b| found.score < b.score) {
                     best = Some(found);
                 }
             }
         }
         let Some(mut best) = best else { return Side::default() };
+        // Once more: what was found first may lie elsewhere beside what was found last.
+        self.search(&mut best);
         self.refine(&mut best);
         self.correct(&mut best.side);
         best.side
+    }
+
+    /// Where waves, caches and so on begin, one after the other.
+    fn search(&self, found: &mut Scored) {
+        let extent = found.side.extent;
+        let (least, most) = self.range(|s| s.extent(extent));
+        let (low, high) = self.range(|s| s.bytes());
+        if self.queued {
+            for wave in steps(least, most, 14) {
+                self.try_on(found, |s| s.wave = wave);
+                self.try_on(found, |s| (s.wave, s.stepped) = (wave, true));
+            }
+        } else {
+            for wave in steps(least, most, 10) {
+                for workers in [2.0, 6.0, 20.0, 60.0] {
+                    self.try_on(found, |s| (s.wave, s.wave_most, s.teamed) = (wave, workers, false));
+                    let team = (wave, workers, workers / 1.5, true);
+                    self.try_on(found, |s| (s.wave, s.wave_most, s.fill_most, s.teamed) = team);
+                }
+            }
+        }
+        for cache in steps(low, high, 10) {
+            self.try_on(found, |s| s.cache = cache);
+        }
+        for fill in steps(least, most, 8) {
+            for limit in [2.0, 8.0, 0.0] {
+                if !found.side.teamed {
+                    self.try_on(found, |s| (s.fill, s.fill_most) = (fill, limit));
+                }
+            }
+        }
+        for tile in [8, 16, 32, 64] {
+            self.try_on(found, |s| s.tile = tile);
+        }
     }
 
     fn range(&self, of: impl Fn(&Shape) -> f64) -> (f64, f64) {
@@ -360,10 +368,10 @@ fn coefficient(side: &mut Side, term: usize) -> &mut f64 {
     }
 }
 
-/// So many numbers between two, a factor apart.
+/// So many numbers from above one to another, a factor apart.
 fn steps(low: f64, high: f64, n: usize) -> impl Iterator<Item = f64> {
     let span = (high / low).max(1.0).ln();
-    (1..=n).map(move |i| low * (span * i as f64 / (n + 1) as f64).exp())
+    (1..=n).map(move |i| low * (span * i as f64 / n as f64).exp())
 }
 
 /// Shares of the knots at a place counted in knots.
@@ -413,4 +421,119 @@ fn non_negative(normal: &[[f64; TERMS]; TERMS], right: &[f64; TERMS]) -> [f64; T
         }
     }
     std::array::from_fn(|i| if scale[i] > 0.0 { x[i].max(0.0) / scale[i] } else { 0.0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::{Cost, MOST_DIMS};
+
+    /// A product of matrices.
+    fn call(m: u64, n: u64, k: u64) -> Features {
+        let mut dims = [0; MOST_DIMS];
+        dims[..3].copy_from_slice(&[m, n, k]);
+        let cost = Cost { flops: 2 * m * n * k, read: 4 * (m * k + k * n), written: 4 * m * n };
+        Features { work: u128::from(m * n * k), cost, dims }
+    }
+
+    fn calls() -> Vec<Features> {
+        let sides = [17, 40, 90, 200, 450, 1000];
+        let mut out: Vec<Features> = sides.iter().map(|n| call(*n, *n, *n)).collect();
+        out.extend(
+            [(1000, 20, 30), (30, 900, 40), (60, 50, 1500), (300, 100, 700), (800, 90, 200), (33, 65, 129)]
+                .map(|(m, n, k)| call(m, n, k)),
+        );
+        out
+    }
+
+    fn samples(cpu: &dyn Fn(&Features) -> f64, device: &dyn Fn(&Features) -> f64) -> Vec<Sample> {
+        let of = |c: Features| Sample { call: c, process: 0, cpu_s: cpu(&c), device_s: device(&c) };
+        calls().into_iter().map(of).collect()
+    }
+
+    #[test]
+    fn planted_terms_are_found() {
+        let cpu = |c: &Features| 1e-6 + c.cost.flops as f64 * 2e-11;
+        let device = |c: &Features| {
+            4e-5 + c.cost.read as f64 * 1e-10 + c.cost.written as f64 * 3e-10 + c.cost.flops as f64 * 5e-13
+        };
+        let curve = fit(&samples(&cpu, &device), true).unwrap();
+        let near = |a: f64, b: f64| (a / b - 1.0).abs() < 0.02;
+        assert!(near(curve.cpu.fixed_s, 1e-6) && near(curve.cpu.flop_s, 2e-11), "{:?}", curve.cpu);
+        assert!(near(curve.device.fixed_s, 4e-5) && near(curve.device.flop_s, 5e-13), "{:?}", curve.device);
+        assert!(near(curve.device.read_s + curve.device.byte_s, 1e-10), "{:?}", curve.device);
+        assert!(curve.cpu.error < 0.01 && curve.device.error < 0.01);
+        for held_out in [call(123, 456, 78), call(7, 2000, 100), call(700, 700, 20)] {
+            let s = Shape::of(&held_out);
+            assert!(curve.covers(&s) && near(curve.cpu.seconds(&s), cpu(&held_out)));
+            assert!(near(curve.device.seconds(&s), device(&held_out)), "{held_out:?}");
+        }
+    }
+
+    #[test]
+    fn teams_of_threads_are_found() {
+        let cpu = |c: &Features| {
+            let alone = c.cost.read.max(c.cost.written) < 60_000;
+            c.cost.flops as f64 * if alone { 1.6e-10 } else { 1e-11 } + if alone { 1e-6 } else { 9e-6 }
+        };
+        let curve = fit(&samples(&cpu, &|_| 1e-3), false).unwrap();
+        assert!(curve.cpu.teamed && curve.cpu.error < 0.05, "{:?}", curve.cpu);
+        for (held_out, off) in [(call(25, 30, 28), 1.1), (call(600, 500, 400), 1.1)] {
+            let ratio = curve.cpu.seconds(&Shape::of(&held_out)) / cpu(&held_out);
+            assert!(ratio < off && ratio > 1.0 / off, "{ratio}");
+        }
+    }
+
+    /// One process's device takes half as long again; the curve is that of the mean process.
+    #[test]
+    fn offsets_of_processes_are_taken_off() {
+        let mut all = Vec::new();
+        for (i, c) in calls().into_iter().enumerate() {
+            let t = 1e-5 + c.cost.flops as f64 * 1e-11;
+            all.push(Sample { call: c, process: 0, cpu_s: t, device_s: t });
+            if i % 2 == 0 {
+                all.push(Sample { call: c, process: 1, cpu_s: t, device_s: 1.5 * t });
+            }
+        }
+        let curve = fit(&all, false).unwrap();
+        for c in calls() {
+            let s = Shape::of(&c);
+            let ratio = curve.device.seconds(&s) / curve.cpu.seconds(&s);
+            assert!((ratio / 1.5f64.sqrt() - 1.0).abs() < 0.02, "{ratio}");
+        }
+    }
+
+    #[test]
+    fn too_little_or_nonsense_gives_no_curve() {
+        let all = samples(&|_| 1e-3, &|_| 1e-3);
+        assert!(fit(&all[..LEAST - 1], true).is_none());
+        let mut bad = all.clone();
+        bad[3].device_s = f64::NAN;
+        assert!(fit(&bad, true).is_none());
+        bad[3].device_s = 0.0;
+        assert!(fit(&bad, true).is_none());
+        assert!(fit(&all, true).is_some());
+    }
+
+    #[test]
+    fn the_solution_has_no_negative_part() {
+        // y = 2 a - b: the best without the negative part is a alone.
+        let mut normal = [[0.0; TERMS]; TERMS];
+        let mut right = [0.0; TERMS];
+        for i in 1..=5 {
+            let (a, b) = (f64::from(i), f64::from(i * i) / 10.0);
+            let y = 2.0 * a - b;
+            for (r, v) in [a, b].into_iter().enumerate() {
+                right[r] += v * y;
+                normal[r][0] += v * a;
+                normal[r][1] += v * b;
+            }
+        }
+        let x = non_negative(&normal, &right);
+        assert!(x[1] == 0.0 && (x[0] - right[0] / normal[0][0]).abs() < 1e-6, "{x:?}");
+        right[1] = normal[1][0] + 3.0 * normal[1][1];
+        right[0] = normal[0][0] + 3.0 * normal[0][1];
+        let x = non_negative(&normal, &right);
+        assert!((x[0] - 1.0).abs() < 1e-5 && (x[1] - 3.0).abs() < 1e-5, "{x:?}");
+    }
 }
