@@ -130,6 +130,7 @@ fn entry(op: &str, unit: &str, threshold: u64) -> Entry {
         kernel: "vec4".into(),
         reason: "synthetic".into(),
         points: vec![point(1_000), point(1_000_000)],
+        curve: None,
     }
 }
 

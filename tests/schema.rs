@@ -11,6 +11,7 @@ use gpuctl::base::record::{
     ArrayFile, BenchRecord, CalibratePoint, CalibrateRecord, ChangeRecord, Host, Phases, RunRecord, SCHEMA,
     StressRecord, StressSample, SupportRecord, VerifyRecord,
 };
+use gpuctl::base::regret::{RegretDense, RegretPolicy, RegretRecord, RegretShape};
 use gpuctl::base::{
     Absence, Attr, Attrs, Backend, DType, DeviceClass, DeviceInfo, Document, Feature, Fill, HostTensor, Lang, Library,
     Record, Status, Subject, npy,
@@ -134,6 +135,37 @@ fn verify(max: f64, status: Status) -> VerifyRecord {
     }
 }
 
+fn regret(finding: &str) -> RegretRecord {
+    RegretRecord {
+        op: "gemm".into(),
+        dtype: DType::F32,
+        family: "square".into(),
+        device: "cuda:0".into(),
+        uid: "GPU-synthetic".into(),
+        residency: "resident".into(),
+        threads: 2,
+        cpu_variant: "auto".into(),
+        verdict: "crossing".into(),
+        unit: "dim".into(),
+        crossing: Some(100),
+        threshold: Some(110),
+        processes: 3,
+        shapes: vec![RegretShape {
+            shape_text: "m64,n64,k64".into(),
+            size: 64,
+            cpu_s: 1e-4,
+            gpu_s: 2e-4,
+            predicted_cpu_s: Some(1.1e-4),
+            predicted_gpu_s: None,
+            gpu: false,
+        }],
+        policies: vec![RegretPolicy { name: "auto".into(), mean: 0.0, near: None, worst: 0.0, time: 0.0 }],
+        dense: RegretDense { sizes: 48, smallest: Some(16), crossing: Some(99), calls: 5000 },
+        left_out: 0,
+        finding: finding.into(),
+    }
+}
+
 fn calibrate(verdict: &str) -> CalibrateRecord {
     let crossing = (verdict == "crossing").then_some(100);
     CalibrateRecord {
@@ -242,6 +274,8 @@ fn every_kind() -> Vec<Record> {
         Record::Change(Box::new(change("NOT COMPARABLE", "the baseline has no such row"))),
         Record::Verify(Box::new(verify(0.5, Status::Ok))),
         Record::Verify(Box::new(verify(f64::INFINITY, Status::Failed))),
+        Record::Regret(Box::new(regret("ok"))),
+        Record::Regret(Box::new(regret("always-cpu"))),
         Record::Stress(Box::new(stress("pass", 4096))),
         Record::Stress(Box::new(stress("inconclusive", 0))),
         Record::Run(Box::new(run())),
@@ -303,6 +337,7 @@ fn contradictions_are_found() {
         (Record::Calibrate(Box::new(no_threshold)), "threshold"),
         (Record::Calibrate(Box::new(unsafe_threshold)), "threshold"),
         (Record::Calibrate(Box::new(calibrate("perhaps"))), "perhaps"),
+        (Record::Regret(Box::new(regret("perhaps"))), "perhaps"),
         (Record::Stress(Box::new(stress("pass", 0))), "bytes_checked"),
     ] {
         let found = faults(vec![record]).join("; ");

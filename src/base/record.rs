@@ -8,6 +8,7 @@ use super::attr::Attrs;
 use super::case::Case;
 use super::device_info::{Absence, DeviceInfo};
 use super::dtype::DType;
+use super::regret::RegretRecord;
 
 /// How a row ended. Only `Ok` rows carry results that may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -469,6 +470,8 @@ pub enum Record {
     SelfTest(Box<SelfTestRecord>),
     /// A key of `calibrate`.
     Calibrate(Box<CalibrateRecord>),
+    /// A key of `calibrate --regret`.
+    Regret(Box<RegretRecord>),
     /// A scenario of `stress`.
     Stress(Box<StressRecord>),
     /// A call of `run`.

@@ -184,6 +184,10 @@ pub(super) struct Calibrate {
     /// Write the profile to a file instead of stdout
     #[arg(long, short, value_name = "FILE")]
     pub(super) output: Option<String>,
+    /// Then measure shapes that the calibration did not see, in as much time again, and say what placing them by the
+    /// profile costs; exit code 1 if always the CPU or always the GPU is better
+    #[arg(long)]
+    pub(super) regret: bool,
     /// Most fresh processes that measure near a crossing (3 elsewhere); 1 measures in this one
     #[arg(long, value_name = "N", default_value_t = 11)]
     pub(super) processes: usize,

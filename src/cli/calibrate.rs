@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
+use crate::base::regret::RegretRecord;
+use crate::base::sink::Cancel;
 use crate::base::{Code, DType, Error, Result};
 use crate::device::cpu::Pin;
 use crate::device::probe::{Rig, Select};
-use crate::jobs::calibrate;
+use crate::jobs::calibrate::{self, regret};
+use crate::jobs::workers::Start;
 use crate::measure::Residency;
 use crate::{op, profile, report};
 
@@ -81,7 +84,7 @@ impl Ctx<'_> {
         let cfg = config(a)?;
         let cancel = cancel_on_signals()?;
         let mut sink = CliSink::new(a.common.quiet, false, Box::new(|_| None));
-        let mut parts = Vec::new();
+        let (mut parts, mut regret) = (Vec::new(), Vec::new());
         let (mut infos, mut absent) = (Vec::new(), Vec::new());
         for threads in counts(a) {
             let rig = self.calibrate_rig(a, threads, if a.processes == 1 { Pin::Workers } else { Pin::Free })?;
@@ -90,13 +93,26 @@ impl Ctx<'_> {
                 let why = format!("--threads {n}: {} has {has}", rig.cpu.info().name);
                 return Err(Error::new(Code::BadArgument, why));
             }
-            parts.push(if a.processes == 1 {
-                calibrate::run(&cfg, &rig, &mut sink, &cancel)?
-            } else {
-                let mut start = self.workers("calibrate-worker", a.processes, Duration::from_secs(120))?;
-                start.arguments.extend(threads.map(|n| format!("--of-threads={n}")));
-                calibrate::run_workers(&cfg, &rig, &start, &mut sink, &cancel)?
-            });
+            let start = match a.processes {
+                1 => None,
+                n => {
+                    let mut start = self.workers("calibrate-worker", n, Duration::from_secs(120))?;
+                    start.arguments.extend(threads.map(|n| format!("--of-threads={n}")));
+                    Some(start)
+                }
+            };
+            let part = match &start {
+                None => calibrate::run(&cfg, &rig, &mut sink, &cancel)?,
+                Some(start) => calibrate::run_workers(&cfg, &rig, start, &mut sink, &cancel)?,
+            };
+            if a.regret && !part.interrupted {
+                match Self::regret(a, &cfg, &part.profile, &rig, start.as_ref(), &mut sink, &cancel) {
+                    // The profile is there already.
+                    Err(e) if e.code() == Code::Cancelled => {}
+                    judged => regret.extend(judged?),
+                }
+            }
+            parts.push(part);
             infos = rig.devices.iter().map(|d| d.info().clone()).collect();
             absent = rig.absent;
         }
@@ -104,15 +120,18 @@ impl Ctx<'_> {
         let toml = done.profile.to_toml()?;
         // What is written must be readable: a profile that its own reader refuses is never handed out.
         crate::profile::Profile::from_toml(&toml)?;
-        let records = sink.finish()?;
         match (a.output.as_deref(), a.common.json.as_deref()) {
             (Some(path), _) => output::file(path, &toml)?,
             (None, Some("-")) => {}
             (None, _) => output::data(&toml)?,
         }
+        let records = sink.finish()?;
         if !a.common.quiet {
             if !done.records.is_empty() {
                 output::talk(&report::text::thresholds(&done.records, Some(160)));
+            }
+            if !regret.is_empty() {
+                output::talk(&report::text::regret(&regret, Some(160)));
             }
             for note in &done.profile.notes {
                 output::talk(note);
@@ -124,13 +143,41 @@ impl Ctx<'_> {
             if done.unmeasured > 0 {
                 output::talk(&format!("{} keys did not fit the budget: they stay on the CPU", done.unmeasured));
             }
+            if a.regret && regret.is_empty() {
+                output::talk("regret: inconclusive, for there is no key to judge");
+            }
         }
+        let found = done.records.iter().any(|r| r.verdict == "unsafe") || regret.iter().any(|r| r.finding != "ok");
         let code = match () {
-            () if done.interrupted => super::INTERRUPTED,
-            () => u8::from(done.records.iter().any(|r| r.verdict == "unsafe")),
+            () if done.interrupted || cancel.raised() => super::INTERRUPTED,
+            () if found => 1,
+            () if a.regret && regret.is_empty() => 4,
+            () => 0,
         };
         let doc = self.document(infos, absent, records, done.complete, code);
         self.write_json(a.common.json.as_deref(), &doc)?;
         Ok(code)
+    }
+
+    /// What the profile's choices cost on shapes that the calibration did not see, measured by as many processes.
+    fn regret(
+        a: &args::Calibrate,
+        cfg: &calibrate::CalibrateConfig,
+        profile: &profile::Profile,
+        rig: &Rig,
+        start: Option<&Start>,
+        sink: &mut CliSink,
+        cancel: &Cancel,
+    ) -> Result<Vec<RegretRecord>> {
+        let some = regret::RegretConfig::new(cfg.budget);
+        let judge = regret::RegretConfig {
+            processes: if a.processes == 1 { some.processes } else { some.processes.min(a.processes) },
+            cpu_variant: cfg.cpu_variant.clone(),
+            ..some
+        };
+        match start {
+            None => regret::run_in(&judge, profile, &[rig], sink, cancel),
+            Some(start) => regret::run_workers(&judge, profile, rig, start, sink, cancel),
+        }
     }
 }

@@ -81,6 +81,8 @@ pub struct Series {
     pub samples: Vec<f64>,
     /// Calls per sample.
     pub batch: u64,
+    /// Calls in all, those before the first sample among them.
+    pub calls: u64,
 }
 
 impl Series {
@@ -99,7 +101,7 @@ pub fn sample(subjects: &mut [&mut dyn Subject], rule: &StopRule, cancel: &Cance
     let begin = clock.now();
     let mut series = vec![Series::default(); subjects.len()];
     for (s, out) in subjects.iter_mut().zip(&mut series) {
-        out.batch = warm_up(*s, rule.budget_s)?;
+        (out.batch, out.calls) = warm_up(*s, rule.budget_s)?;
         if cancel.raised() {
             return Err(Error::new(Code::Cancelled, "interrupted before the first sample"));
         }
@@ -111,8 +113,9 @@ pub fn sample(subjects: &mut [&mut dyn Subject], rule: &StopRule, cancel: &Cance
         for i in 0..subjects.len() {
             let i = if forward { i } else { subjects.len() - 1 - i };
             let batch = series[i].batch;
-            let calls = (batch * subjects[i].share()) as f64;
-            series[i].samples.push(time(subjects[i], batch)? / calls);
+            let calls = batch * subjects[i].share();
+            series[i].samples.push(time(subjects[i], batch)? / calls as f64);
+            series[i].calls += calls;
         }
         let views: Vec<&[f64]> = series.iter().map(|s| s.samples.as_slice()).collect();
         // The soft limit counts sampling alone, the budget everything.
@@ -131,15 +134,17 @@ fn time(s: &mut dyn Subject, calls: u64) -> Result<f64> {
 }
 
 /// Runs until a call is no longer faster than the one before, at most five times or a tenth of the budget; then sizes
-/// the batch.
-fn warm_up(s: &mut dyn Subject, budget_s: f64) -> Result<u64> {
+/// the batch. Gives it and the number of calls.
+fn warm_up(s: &mut dyn Subject, budget_s: f64) -> Result<(u64, u64)> {
     let mut best = time(s, 1)?;
     let mut spent = best;
+    let mut calls = 1;
     for _ in 0..4 {
         if spent > budget_s / 10.0 {
             break;
         }
         let t = time(s, 1)?;
+        calls += 1;
         spent += t;
         if t > 0.95 * best {
             best = best.min(t);
@@ -151,9 +156,9 @@ fn warm_up(s: &mut dyn Subject, budget_s: f64) -> Result<u64> {
     if batch > 1 {
         // One batch more settles caches and the estimate of a very short call.
         let per_call = time(s, batch)? / batch as f64;
-        return Ok(batch_for(per_call, REGION_S));
+        return Ok((batch_for(per_call, REGION_S), calls + batch));
     }
-    Ok(batch)
+    Ok((batch, calls))
 }
 
 /// A prepared op as a subject.
@@ -338,6 +343,8 @@ mod tests {
         assert!((s[0].median() / 1e-3 - 1.0).abs() < 1e-6 && (s[1].median() / 1e-7 - 1.0).abs() < 1e-6);
         assert_eq!(s[0].batch, 1);
         assert!((499..=501).contains(&s[1].batch), "a region lasts 50 us: {}", s[1].batch);
+        assert_eq!(s[0].calls, 2 + rule.min_samples as u64, "two to warm up");
+        assert_eq!(s[1].calls, 2 + s[1].batch * (1 + rule.min_samples as u64), "and one batch");
         assert_eq!(s[0].samples.len(), rule.min_samples);
         let log: String = a.log.lock().unwrap().iter().collect();
         assert!(log.ends_with("abbaabbaabbaab"), "{log}");

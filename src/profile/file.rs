@@ -305,6 +305,9 @@ pub fn validate(p: &Profile) -> Result<()> {
         if e.points.windows(2).any(|w| w[0].size >= w[1].size) {
             return bad(format!("{at}: the points' sizes do not grow"));
         }
+        if let Some(why) = e.curve.as_ref().and_then(super::model::Curve::fault) {
+            return bad(format!("{at}: curve.{why}"));
+        }
         if !keys.insert((&e.op, &e.dtype, &e.family, &e.device, &e.residency, e.threads, &e.cpu_variant)) {
             return bad(format!("{at}: the key is listed twice"));
         }
@@ -312,8 +315,10 @@ pub fn validate(p: &Profile) -> Result<()> {
     Ok(())
 }
 
-const TOP: &[&str] =
-    &["schema", "kind", "name", "gpuctl", "created", "margin", "notes", "host", "device", "transfer", "entry", "end"];
+const TOP: &[&str] = &[
+    "schema", "kind", "name", "gpuctl", "created", "margin", "rule", "notes", "host", "device", "transfer", "entry",
+    "end",
+];
 const HOST: &[&str] = &["cpu", "isa", "cpus", "memory_bytes", "os"];
 const DEVICE: &[&str] = &["id", "uid", "fingerprint", "backend", "name", "driver"];
 const TRANSFER: &[&str] = &["device", "h2d_latency_s", "h2d_bytes_per_s", "d2h_latency_s", "d2h_bytes_per_s"];
@@ -335,6 +340,7 @@ const ENTRY: &[&str] = &[
     "kernel",
     "reason",
     "points",
+    "curve",
 ];
 const END: &[&str] = &["entries", "partial", "digest"];
 

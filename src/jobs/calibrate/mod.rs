@@ -8,6 +8,8 @@ pub mod decide;
 mod earlier;
 mod look;
 mod machine;
+pub mod regret;
+mod shapes;
 mod smoke;
 mod sweep;
 
@@ -23,6 +25,7 @@ use crate::jobs::workers::Start;
 use crate::kernel;
 use crate::measure::Residency;
 use crate::op::{Family, OpDesc, Unit};
+use crate::profile::model::Curve;
 use crate::profile::{self, CPU_AUTO, Entry, Profile, ProfileDevice, Verdict};
 
 use decide::Decision;
@@ -81,6 +84,8 @@ pub struct Calibrated {
     pub kept: u64,
     /// True if it was interrupted; the profile then says that it is partial.
     pub interrupted: bool,
+    /// Calls that were timed, those to warm up among them: for crossings, and at other shapes for the curves.
+    pub calls: [u64; 2],
     /// True if every key was measured (or found unsafe or unsupported).
     pub complete: bool,
 }
@@ -109,7 +114,15 @@ pub fn run_in(cfg: &CalibrateConfig, rigs: &[&Rig], sink: &mut dyn Sink, cancel:
     let Some(first) = rigs.first() else { return Err(Error::new(Code::BadArgument, "no rig to calibrate")) };
     let mut here = Here::new(rigs, cfg.cpu_variant.as_deref());
     let note = (rigs.len() == 1).then_some("measured in one process: another one may find other times");
-    run_with(cfg, first, &mut here, note, sink, cancel)
+    run_with(cfg, first, &mut here, note, false, sink, cancel)
+}
+
+/// A study of simulated machines that were opened for timing only: as [`run_in`], but nothing is computed and nothing
+/// checked, so the profile says so and cannot be written.
+pub fn study_in(cfg: &CalibrateConfig, rigs: &[&Rig], sink: &mut dyn Sink, cancel: &Cancel) -> Result<Calibrated> {
+    let Some(first) = rigs.first() else { return Err(Error::new(Code::BadArgument, "no rig to calibrate")) };
+    let mut here = Here::new(rigs, cfg.cpu_variant.as_deref());
+    run_with(cfg, first, &mut here, None, true, sink, cancel)
 }
 
 /// The same in fresh processes, which `start` says how to start; [`worker`] is what they run. `rig` holds the same devices.
@@ -121,7 +134,7 @@ pub fn run_workers(
     cancel: &Cancel,
 ) -> Result<Calibrated> {
     let mut crew = Crew::new(start, rig.cpu.clock());
-    run_with(cfg, rig, &mut crew, None, sink, cancel)
+    run_with(cfg, rig, &mut crew, None, false, sink, cancel)
 }
 
 fn run_with(
@@ -129,6 +142,7 @@ fn run_with(
     rig: &Rig,
     looker: &mut dyn Looker,
     note: Option<&str>,
+    study: bool,
     sink: &mut dyn Sink,
     cancel: &Cancel,
 ) -> Result<Calibrated> {
@@ -143,7 +157,7 @@ fn run_with(
     {
         return Err(Error::new(Code::BadArgument, format!("sizes {low} to {high}: expected 1 <= smallest <= largest")));
     }
-    let mut job = Job::new(cfg, rig)?;
+    let mut job = Job::new(cfg, rig, study)?;
     let devices = job.devices(sink);
     if let Some(earlier) = &cfg.earlier {
         let infos: Vec<_> = devices.iter().map(|d| d.device().info()).collect();
@@ -199,6 +213,7 @@ pub fn joined(parts: Vec<Calibrated>) -> Result<Calibrated> {
         all.unmeasured += part.unmeasured;
         all.kept += part.kept;
         all.interrupted |= part.interrupted;
+        all.calls = [all.calls[0] + part.calls[0], all.calls[1] + part.calls[1]];
         all.complete &= part.complete;
     }
     Ok(all)
@@ -218,6 +233,9 @@ struct Job<'a> {
     profile: Profile,
     records: Vec<CalibrateRecord>,
     unmeasured: u64,
+    calls: [u64; 2],
+    /// Devices that compute nothing take part, and only they.
+    study: bool,
     /// Last correctness check: op, dtype, device serial. Groups with equal parts follow each other.
     checked: Option<((&'static str, DType, u64), Result<Trust>)>,
     /// Devices that were lost, by serial, and how.
@@ -227,7 +245,7 @@ struct Job<'a> {
 }
 
 impl<'a> Job<'a> {
-    fn new(cfg: &'a CalibrateConfig, rig: &'a Rig) -> Result<Self> {
+    fn new(cfg: &'a CalibrateConfig, rig: &'a Rig, study: bool) -> Result<Self> {
         let info = rig.cpu.info();
         if let Some(variant) = &cfg.cpu_variant {
             let has = |op: &&&OpDesc| {
@@ -242,6 +260,7 @@ impl<'a> Job<'a> {
         }
         let mut profile = Profile::new(profile::Kind::Calibrated, "calibrated");
         profile.margin = cfg.margin;
+        profile.rule = profile::Rule::Curve;
         profile.created =
             utc(std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs()));
         profile.host = Some(profile::Host {
@@ -261,6 +280,8 @@ impl<'a> Job<'a> {
             profile,
             records: Vec::new(),
             unmeasured: 0,
+            calls: [0; 2],
+            study,
             checked: None,
             lost: Vec::new(),
             kept: 0,
@@ -282,8 +303,9 @@ impl<'a> Job<'a> {
                     "{} ({}) is a software device and was left out (--allow-software)",
                     info.id, info.name
                 ));
-            } else if info.notes.iter().any(|n| n == sim::TIMING_ONLY) {
-                notes.push(format!("{} was left out: {}", info.id, sim::TIMING_ONLY));
+            } else if self.study != sim::timing_only(info) {
+                let why = if self.study { "a study takes what computes nothing" } else { sim::TIMING_ONLY };
+                notes.push(format!("{} was left out: {why}", info.id));
             } else {
                 devices.push(Runner::new(std::sync::Arc::clone(d)));
             }
@@ -348,7 +370,8 @@ impl<'a> Job<'a> {
         }
         let key = (g.op.name, g.dtype, device.serial());
         if self.checked.as_ref().is_none_or(|(k, _)| *k != key) {
-            self.checked = Some((key, smoke::check(g.runner, g.op, g.dtype, deadline)));
+            let trust = if self.study { Ok(Trust::Ok) } else { smoke::check(g.runner, g.op, g.dtype, deadline) };
+            self.checked = Some((key, trust));
         }
         match self.checked.as_ref().map(|(_, trust)| trust) {
             Some(Ok(Trust::Ok)) => {}
@@ -408,6 +431,9 @@ impl<'a> Job<'a> {
 
     /// Verdicts of a swept group, one per residency.
     fn judge(&mut self, g: &Group<'_>, swept: Swept, sink: &mut dyn Sink) {
+        for (all, some) in self.calls.iter_mut().zip(swept.calls) {
+            *all += some;
+        }
         if let Some(why) = swept.wrong {
             return self.without(g, Verdict::Unsafe, &format!("wrong result: {why}"), sink);
         }
@@ -426,7 +452,7 @@ impl<'a> Job<'a> {
             let mut record = self.blank(g, residency, decision);
             record.kernel = swept.kernel.clone();
             record.points = found.points;
-            self.push(record, true, sink);
+            self.push(record, found.curve, true, sink);
         }
     }
 
@@ -440,7 +466,7 @@ impl<'a> Job<'a> {
     fn without(&mut self, g: &Group<'_>, verdict: Verdict, why: &str, sink: &mut dyn Sink) {
         for residency in self.cfg.residencies.clone() {
             let record = self.blank(g, residency, Decision::none(verdict, why));
-            self.push(record, false, sink);
+            self.push(record, None, false, sink);
         }
     }
 
@@ -466,9 +492,11 @@ impl<'a> Job<'a> {
         }
     }
 
-    fn push(&mut self, record: CalibrateRecord, checked: bool, sink: &mut dyn Sink) {
-        let mut entry = Entry::from(&record);
-        if !checked && entry.verdict != Verdict::Unsafe {
+    fn push(&mut self, record: CalibrateRecord, curve: Option<Curve>, checked: bool, sink: &mut dyn Sink) {
+        let mut entry = Entry { curve, ..Entry::from(&record) };
+        if self.study {
+            entry.verify = sim::TIMING_ONLY.into();
+        } else if !checked && entry.verdict != Verdict::Unsafe {
             entry.verify = "not run".into();
         }
         self.profile.entries.push(entry);
@@ -493,6 +521,7 @@ impl<'a> Job<'a> {
             unmeasured: self.unmeasured,
             kept: self.kept,
             interrupted: self.interrupted,
+            calls: self.calls,
             complete: self.unmeasured == 0 && !self.interrupted,
         }
     }
