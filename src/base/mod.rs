@@ -17,6 +17,7 @@ pub mod record;
 pub mod rng;
 pub mod sink;
 pub mod stats;
+pub mod text;
 pub mod units;
 
 pub use attr::{Attr, AttrDecl, AttrType, Attrs};
