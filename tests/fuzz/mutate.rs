@@ -7,22 +7,22 @@ use gpuctl::base::rng::{Philox, fnv1a64};
 use gpuctl::profile::{Entry, Host, Kind, Profile, ProfileDevice, Transfer, Verdict, with_margin};
 
 /// Random numbers of one case.
-pub struct Dice {
+pub(crate) struct Dice {
     rng: Philox,
     case: u64,
     drawn: Cell<u64>,
 }
 
 impl Dice {
-    pub fn new(seed: u64, case: u64) -> Self {
+    pub(crate) fn new(seed: u64, case: u64) -> Self {
         Dice { rng: Philox::new(seed), case, drawn: Cell::new(0) }
     }
     /// From 0 to n - 1.
-    pub fn below(&self, n: usize) -> usize {
+    pub(crate) fn below(&self, n: usize) -> usize {
         self.drawn.set(self.drawn.get() + 1);
         (self.rng.u64(self.case, self.drawn.get()) % n.max(1) as u64) as usize
     }
-    pub fn of<T: Copy>(&self, list: &[T]) -> T {
+    pub(crate) fn of<T: Copy>(&self, list: &[T]) -> T {
         list[self.below(list.len())]
     }
     fn log(&self, low: f64, high: f64) -> f64 {
@@ -32,7 +32,7 @@ impl Dice {
 }
 
 /// A sound profile as calibrate could have written it.
-pub fn profile(d: &Dice) -> Profile {
+pub(crate) fn profile(d: &Dice) -> Profile {
     let mut p = Profile::new(Kind::Calibrated, d.of(&["test", "with \"quotes\"", "[end]\nin a name", "µ"]));
     p.created = "2026-01-31T12:00:00Z".into();
     p.margin = d.of(&[1.0, 1.1, 1.5]);
@@ -104,7 +104,7 @@ fn entry(d: &Dice, p: &Profile) -> Entry {
 }
 
 /// Signs a text whose body was changed, as a forger would: the digest alone.
-pub fn sign(text: &str) -> String {
+pub(crate) fn sign(text: &str) -> String {
     let body = &text[..text.rfind("digest = ").unwrap_or(text.len())];
     format!("{body}digest = \"{:016x}\"\n", fnv1a64(body.as_bytes()))
 }
@@ -160,12 +160,12 @@ fn boundary(text: &str, mut at: usize) -> usize {
 }
 
 /// A change to the text, which knows lines, numbers and strings.
-pub fn in_text(d: &Dice, text: &str, other: &str) -> String {
+pub(crate) fn in_text(d: &Dice, text: &str, other: &str) -> String {
     let at = boundary(text, d.below(text.len() + 1));
     let lines: Vec<&str> = text.split_inclusive('\n').collect();
     let line = d.below(lines.len());
-    let joined = |change: &dyn Fn(&mut Vec<&str>)| {
-        let mut lines = lines.clone();
+    let joined = |change: &dyn Fn(&mut Vec<String>)| {
+        let mut lines: Vec<String> = lines.iter().map(|l| l.to_string()).collect();
         change(&mut lines);
         lines.concat()
     };
@@ -185,7 +185,7 @@ pub fn in_text(d: &Dice, text: &str, other: &str) -> String {
         3 => joined(&|l| {
             l.remove(line);
         }),
-        4 => joined(&|l| l.insert(line, lines[line])),
+        4 => joined(&|l| l.insert(line, lines[line].to_string())),
         5 => {
             let to = d.below(lines.len());
             joined(&|l| l.swap(line, to))
@@ -200,7 +200,7 @@ pub fn in_text(d: &Dice, text: &str, other: &str) -> String {
             let changed = lines[line].split_once(" = ").map(|(key, _)| format!("{key} = {piece}\n"));
             joined(&|l| {
                 if let Some(c) = &changed {
-                    l[line] = c;
+                    l[line] = c.clone();
                 }
             })
         }
@@ -243,15 +243,18 @@ fn hostile(d: &Dice) -> toml::Value {
 }
 
 /// One change to the values of one entry; gives the text, not signed, and the entry's position.
-pub fn in_entry(d: &Dice, text: &str) -> Option<(String, usize)> {
+pub(crate) fn in_entry(d: &Dice, text: &str) -> Option<(String, usize)> {
     let mut table: toml::Table = text.parse().ok()?;
     let end = table.remove("end")?;
     let entries = table.get_mut("entry")?.as_array_mut()?;
+    if entries.is_empty() {
+        return None;
+    }
     let at = d.below(entries.len());
     let other = entries[d.below(entries.len())].as_table()?.clone();
     let entry = entries[at].as_table_mut()?;
     let keys: Vec<String> = entry.keys().cloned().collect();
-    let key = &keys[d.below(keys.len())];
+    let key = keys.get(d.below(keys.len()))?;
     match d.below(6) {
         0 => {
             entry.remove(key);
