@@ -1,5 +1,7 @@
 //! What two profiles say differently, key by key.
 
+use std::collections::HashMap;
+
 use crate::base::record::ThresholdRecord;
 
 use super::{Entry, Profile, Verdict};
@@ -32,9 +34,12 @@ pub fn is_finding(word: &str) -> bool {
 /// within the tolerance. Intervals of equal width that hold the truth in 95 of 100 cases part by chance in 6 of 1,000.
 /// A key that a profile cut short (`partial`) does not have, or that it lists as unmeasured, is unknown there.
 pub fn diff(a: &Profile, b: &Profile, tolerance: f64) -> Vec<ThresholdRecord> {
-    let same_key = |x: &Entry, y: &Entry| key(x) == key(y);
-    let of_a = a.entries.iter().map(|x| (Some(x), b.entries.iter().find(|y| same_key(x, y))));
-    let of_b = b.entries.iter().filter(|y| !a.entries.iter().any(|x| same_key(x, y))).map(|y| (None, Some(y)));
+    fn by_key(p: &Profile) -> HashMap<Key<'_>, &Entry> {
+        p.entries.iter().map(|e| (key(e), e)).collect()
+    }
+    let (in_a, in_b) = (by_key(a), by_key(b));
+    let of_a = a.entries.iter().map(|x| (Some(x), in_b.get(&key(x)).copied()));
+    let of_b = b.entries.iter().filter(|y| !in_a.contains_key(&key(y))).map(|y| (None, Some(y)));
     of_a.chain(of_b).filter_map(|(x, y)| compare((a, x), (b, y), tolerance)).collect()
 }
 

@@ -29,8 +29,11 @@ pub const PRESETS: [(&str, &str); 5] = [
 /// Larger files are no profiles: a thousand entries with full evidence take about 2 MB.
 pub const MAX_BYTES: u64 = 16 << 20;
 
-/// Most values of a file: a file of [`MAX_BYTES`] that is full of evidence has about a million.
+/// Most commas, brackets, equal signs and points of a file: one of [`MAX_BYTES`] that is full of evidence has 1.9 million.
 const MAX_PARTS: usize = 2 << 20;
+
+/// Most devices: they are looked for one by one.
+const MAX_DEVICES: usize = 256;
 
 const HEAD: &str = "# Threshold profile of gpuctl. Sizes are in each entry's unit; sizes from `threshold` on go to the device.\n\
                     # points: [size, cpu_s, gpu_s, lower and upper end of cpu/gpu (95 %), pairs]\n";
@@ -201,10 +204,11 @@ impl Profile {
             |e: toml::ser::Error| Error::new(Code::ProfileParse, "the profile cannot be written as TOML").caused_by(e);
         let head = Profile { entries: Vec::new(), ..self.clone() };
         let table = toml::Table::try_from(&head).map_err(failed)?;
+        let ground = seal::Ground::of(&table);
         let mut text = format!("{HEAD}{}", toml::to_string(&head).map_err(failed)?);
         for entry in &self.entries {
             let values = toml::Table::try_from(entry).map_err(failed)?;
-            let seal = (self.kind == Kind::Calibrated).then(|| seal::of(&table, &values));
+            let seal = (self.kind == Kind::Calibrated).then(|| ground.seal(&values));
             text.push_str(if text.ends_with('\n') { "\n" } else { "\n\n" });
             text.push_str(&toml::to_string(&One { entry: [Sealed { entry, seal }] }).map_err(failed)?);
         }
@@ -273,10 +277,13 @@ pub(super) fn parse(text: &str) -> Result<toml::Table> {
     if text.len() as u64 > MAX_BYTES {
         return Err(Error::new(Code::ProfileParse, format!("{} bytes; a profile has at most {MAX_BYTES}", text.len())));
     }
-    // Bounds the memory: what is between these characters takes about 100 bytes once it is parsed.
-    let parts = text.bytes().filter(|b| matches!(b, b',' | b'[' | b'{' | b'=')).count();
+    // Bounds the memory: what lies between these characters takes some 200 bytes while it is parsed.
+    let parts = text.bytes().filter(|b| matches!(b, b',' | b'[' | b'{' | b'=' | b'.')).count();
     if parts > MAX_PARTS {
-        return Err(Error::new(Code::ProfileParse, format!("{parts} values; a profile has at most {MAX_PARTS}")));
+        return Err(Error::new(
+            Code::ProfileParse,
+            format!("{parts} values or parts of them; a profile has at most {MAX_PARTS}"),
+        ));
     }
     text.parse().map_err(|e: toml::de::Error| parse_error(text, &e))
 }
@@ -291,6 +298,10 @@ pub(super) fn of_table(mut table: toml::Table, text: &str) -> Result<(Profile, u
     let partial = end.and_then(|t| t.get("partial")).and_then(toml::Value::as_bool);
     let partial = partial.ok_or_else(|| missing("whether the profile is partial"))?;
     let profile: Profile = table.try_into().map_err(|e: toml::de::Error| type_error(text, &e))?;
+    if profile.devices.len() > MAX_DEVICES {
+        let why = format!("{} devices; a profile has at most {MAX_DEVICES}", profile.devices.len());
+        return Err(Error::new(Code::ProfileParse, why));
+    }
     Ok((Profile { partial, ..profile }, counted))
 }
 

@@ -1,5 +1,7 @@
 //! Two profiles of one machine as one.
 
+use std::collections::HashMap;
+
 use crate::base::text::printable;
 use crate::base::{Code, Error, Result};
 
@@ -54,8 +56,9 @@ pub fn merge(a: &Profile, b: &Profile) -> Result<(Profile, Vec<String>)> {
     }
     let taken = |uid: &str| new.transfers.iter().any(|t| t.device == uid) || void.contains(&uid);
     merged.transfers.extend(old.transfers.iter().filter(|t| !taken(&t.device)).cloned());
+    let newer: HashMap<_, usize> = new.entries.iter().enumerate().map(|(at, e)| (key(e), at)).collect();
     for e in old.entries.iter().filter(|e| !void.contains(&e.device.as_str())) {
-        match merged.entries.iter_mut().find(|n| key(n) == key(e)) {
+        match newer.get(&key(e)).and_then(|at| merged.entries.get_mut(*at)) {
             None => merged.entries.push(e.clone()),
             Some(n) if n == e => {}
             Some(n) if n.verdict == Verdict::Unmeasured && e.verdict != Verdict::Unmeasured => {

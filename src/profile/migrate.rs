@@ -45,7 +45,8 @@ fn seals(table: &mut toml::Table) {
     if table.get("kind").and_then(toml::Value::as_str) == Some(Kind::Preset.name()) {
         return;
     }
-    let seals: Vec<String> = seal::entries(table).map(|e| seal::of(table, e)).collect();
+    let ground = seal::Ground::of(table);
+    let seals: Vec<String> = seal::entries(table).map(|e| ground.seal(e)).collect();
     let list = table.get_mut("entry").and_then(toml::Value::as_array_mut);
     let tables = list.into_iter().flatten().filter_map(toml::Value::as_table_mut);
     for (entry, seal) in tables.zip(seals) {

@@ -4,6 +4,7 @@
 //! those and of no others. Neither is a signature: whoever wants to forge a file can.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 
 use crate::base::rng::fnv1a64;
 use crate::base::{Code, Error, Result};
@@ -60,26 +61,40 @@ fn split(text: &str) -> Result<(&str, u64)> {
     value.map(|v| (sealed, v)).ok_or_else(|| Error::new(Code::ProfileDigest, "the digest is not 16 hexadecimal digits"))
 }
 
-/// The seal of an entry: over its values, known to this build or not, and over what its evidence rests on elsewhere in
-/// the file: the host's CPU and instruction set, and the device's fingerprint. Spaces, comments and the order of keys do
-/// not count.
-pub(super) fn of(head: &toml::Table, entry: &toml::Table) -> String {
-    let mut bytes = Vec::new();
-    let host = head.get("host").and_then(toml::Value::as_table);
-    for key in ["cpu", "isa"] {
-        encode(host.and_then(|h| h.get(key)), &mut bytes);
+/// What the entries' evidence rests on elsewhere in the file: the host's CPU and instruction set, and the fingerprint of
+/// each device.
+pub(super) struct Ground<'t> {
+    host: [Option<&'t toml::Value>; 2],
+    fingerprints: HashMap<&'t str, &'t toml::Value>,
+}
+
+impl<'t> Ground<'t> {
+    pub(super) fn of(table: &'t toml::Table) -> Self {
+        let host = table.get("host").and_then(toml::Value::as_table);
+        let devices = table.get("device").and_then(toml::Value::as_array).map_or(&[][..], Vec::as_slice);
+        let named = |d: &'t toml::Value| Some((d.get("uid")?.as_str()?, d.get("fingerprint")?));
+        Ground {
+            host: ["cpu", "isa"].map(|key| host.and_then(|h| h.get(key))),
+            fingerprints: devices.iter().filter_map(named).collect(),
+        }
     }
-    let uid = entry.get("device");
-    let devices = head.get("device").and_then(toml::Value::as_array).map_or(&[][..], Vec::as_slice);
-    let device = devices.iter().filter_map(toml::Value::as_table).find(|d| uid.is_some() && d.get("uid") == uid);
-    encode(device.and_then(|d| d.get("fingerprint")), &mut bytes);
-    encode_table(entry, &mut bytes);
-    hex(fnv1a64(&bytes))
+
+    /// The seal of an entry: over all its values, known to this build or not, and over what they rest on. Spaces,
+    /// comments and the order of keys do not count.
+    pub(super) fn seal(&self, entry: &toml::Table) -> String {
+        let mut bytes = Vec::new();
+        self.host.iter().for_each(|v| encode(*v, &mut bytes));
+        let uid = entry.get("device").and_then(toml::Value::as_str);
+        encode(uid.and_then(|uid| self.fingerprints.get(uid)).copied(), &mut bytes);
+        encode_table(entry, &mut bytes);
+        hex(fnv1a64(&bytes))
+    }
 }
 
 /// Entries of a file that are not as they were sealed, by position.
 pub(super) fn broken(table: &toml::Table) -> Vec<usize> {
-    let unsealed = |e: &toml::Table| e.get(KEY).and_then(toml::Value::as_str) != Some(of(table, e).as_str());
+    let ground = Ground::of(table);
+    let unsealed = |e: &toml::Table| e.get(KEY).and_then(toml::Value::as_str) != Some(ground.seal(e).as_str());
     entries(table).enumerate().filter(|(_, e)| unsealed(e)).map(|(i, _)| i).collect()
 }
 
@@ -141,7 +156,7 @@ mod tests {
     fn seal(text: &str) -> String {
         let table: toml::Table = text.parse().unwrap();
         let entry = entries(&table).next().unwrap().clone();
-        of(&table, &entry)
+        Ground::of(&table).seal(&entry)
     }
 
     #[test]

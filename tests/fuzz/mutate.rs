@@ -163,6 +163,9 @@ fn boundary(text: &str, mut at: usize) -> usize {
 pub(crate) fn in_text(d: &Dice, text: &str, other: &str) -> String {
     let at = boundary(text, d.below(text.len() + 1));
     let lines: Vec<&str> = text.split_inclusive('\n').collect();
+    if lines.is_empty() {
+        return d.of(PIECES).into();
+    }
     let line = d.below(lines.len());
     let joined = |change: &dyn Fn(&mut Vec<String>)| {
         let mut lines: Vec<String> = lines.iter().map(|l| l.to_string()).collect();
@@ -209,7 +212,9 @@ pub(crate) fn in_text(d: &Dice, text: &str, other: &str) -> String {
             let digits: Vec<usize> =
                 text.bytes().enumerate().filter(|(_, b)| b.is_ascii_digit()).map(|(i, _)| i).collect();
             let mut bytes = text.as_bytes().to_vec();
-            bytes[digits[d.below(digits.len())]] = b'0' + d.below(10) as u8;
+            if let Some(at) = digits.get(d.below(digits.len())) {
+                bytes[*at] = b'0' + d.below(10) as u8;
+            }
             String::from_utf8_lossy(&bytes).into_owned()
         }
         _ => {
