@@ -58,6 +58,12 @@ fn bad_input_gets_one_clear_line() {
         (&["stress", "--inject", "gremlins", "--device", "cpu"], "gremlins", 2),
         (&["stress", "--scenario", "nap"], "nap", 2),
         (&["profile", "why", "gemm", "--shape", "8x8x8", "--profile", &broken], "profile-truncated", 2),
+        (&["profile", "diff", "default", "low-end", "--tolerance", "lots"], "--tolerance lots", 2),
+        (&["profile", "diff", "default", &broken], "profile-truncated", 2),
+        (&["profile", "merge", "default", "low-end"], "preset", 2),
+        (&["profile", "set", "margin=2", "default"], "-o FILE", 2),
+        (&["profile", "lint", "--seal", "default"], "part of gpuctl", 2),
+        (&["profile", "lint", "--seal", &broken], "profile-parse", 2),
         (&["profile", "why", "gemm", "--shape", "8x8x8", "--profile", "/does/not/exist.toml"], "profile-not-found", 2),
     ];
     for (args, needle, code) in cases {

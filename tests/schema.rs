@@ -9,7 +9,7 @@ use std::process::Command;
 
 use gpuctl::base::record::{
     ArrayFile, BenchRecord, CalibratePoint, CalibrateRecord, ChangeRecord, Host, Phases, RunRecord, SCHEMA,
-    StressRecord, StressSample, SupportRecord, VerifyRecord,
+    StressRecord, StressSample, SupportRecord, ThresholdRecord, VerifyRecord,
 };
 use gpuctl::base::regret::{RegretDense, RegretPolicy, RegretRecord, RegretShape};
 use gpuctl::base::{
@@ -266,12 +266,35 @@ fn faults(records: Vec<Record>) -> Vec<String> {
     validate(&schema(), &serde_json::to_value(document(records)).unwrap())
 }
 
+fn threshold(verdict: &str, reason: &str) -> ThresholdRecord {
+    ThresholdRecord {
+        op: "gemm".into(),
+        dtype: "f32".into(),
+        family: "square".into(),
+        device: "cuda:0".into(),
+        uid: "GPU-synthetic".into(),
+        residency: "always".into(),
+        threads: 8,
+        cpu_variant: "auto".into(),
+        unit: "dim".into(),
+        old_verdict: Some("crossing".into()),
+        new_verdict: None,
+        old_threshold: Some(77),
+        old_ci: Some([65, 76]),
+        verdict: verdict.into(),
+        reason: reason.into(),
+        ..ThresholdRecord::default()
+    }
+}
+
 fn every_kind() -> Vec<Record> {
     let mut records = vec![
         Record::Bench(Box::new(bench(Status::Ok, ""))),
         Record::Bench(Box::new(bench(Status::Skipped, "predicted 31 s, budget 10 s"))),
         Record::Change(Box::new(change("SLOWER", ""))),
         Record::Change(Box::new(change("NOT COMPARABLE", "the baseline has no such row"))),
+        Record::Threshold(Box::new(threshold("SAME", ""))),
+        Record::Threshold(Box::new(threshold("MOVED", "+20 %: the intervals do not touch"))),
         Record::Verify(Box::new(verify(0.5, Status::Ok))),
         Record::Verify(Box::new(verify(f64::INFINITY, Status::Failed))),
         Record::Regret(Box::new(regret("ok"))),
@@ -331,6 +354,8 @@ fn contradictions_are_found() {
         (Record::Change(Box::new(change("NOT COMPARABLE", ""))), "reason"),
         (Record::Change(Box::new(change("SAME", "one process"))), "ratio"),
         (Record::Change(Box::new(change("perhaps", ""))), "perhaps"),
+        (Record::Threshold(Box::new(threshold("MOVED", ""))), "reason"),
+        (Record::Threshold(Box::new(threshold("perhaps", ""))), "perhaps"),
         (Record::Verify(Box::new(passed_wrong)), "wrong"),
         (Record::Run(Box::new(run_nowhere)), "ran_on"),
         (Record::Support(Box::new(support("undefined", ""))), "reason"),

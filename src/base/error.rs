@@ -103,7 +103,7 @@ codes! {
     ProfileNotFound "profile-not-found" Usage Error "the profile cannot be found" "name an existing file or a preset: default, high-end, low-end, always-cpu, always-gpu";
     ProfileParse "profile-parse" Usage Error "the profile is not valid" "make a new one with `gpuctl calibrate > thresholds.toml`";
     ProfileTruncated "profile-truncated" Usage Error "the profile lacks its end mark: it is truncated" "make a new one with `gpuctl calibrate > thresholds.toml`";
-    ProfileDigest "profile-digest" Usage Error "the profile was edited or damaged after it was written" "make a new one with `gpuctl calibrate > thresholds.toml`";
+    ProfileDigest "profile-digest" Usage Error "the profile was edited or damaged after it was written" "if the change is meant, `gpuctl profile lint --seal FILE` signs it; else calibrate again";
     ProfileSchema "profile-schema" Usage Error "the profile has an unknown schema version" "use the gpuctl version that wrote it, or calibrate again";
     ProfileStale "profile-stale" Unsupported Warning "the profile was measured on another device, driver or host" "calibrate on this machine";
     NumberRange "number-range" Usage Error "a result is no number of its type" "use a wider type, or data within its range";

@@ -18,6 +18,7 @@ pub mod regret;
 pub mod rng;
 pub mod sink;
 pub mod stats;
+pub mod text;
 pub mod units;
 
 pub use attr::{Attr, AttrDecl, AttrType, Attrs};

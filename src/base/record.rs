@@ -204,6 +204,49 @@ pub struct ChangeRecord {
     pub reason: String,
 }
 
+/// A key of `profile diff`: what two profiles say about it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ThresholdRecord {
+    /// Op name.
+    pub op: String,
+    /// Dtype, or `any` in presets.
+    pub dtype: String,
+    /// Shape family, or `any` in presets.
+    pub family: String,
+    /// Device id; the uid if no profile lists the device.
+    pub device: String,
+    /// Device uid.
+    pub uid: String,
+    /// Where operands are.
+    pub residency: String,
+    /// CPU threads; 0 is any, in presets.
+    pub threads: u32,
+    /// Kernel of the CPU side.
+    pub cpu_variant: String,
+    /// Unit of thresholds and intervals.
+    pub unit: String,
+    /// The first profile's verdict; `None` if it does not have the key.
+    pub old_verdict: Option<String>,
+    /// The second's.
+    pub new_verdict: Option<String>,
+    /// The first profile's threshold.
+    pub old_threshold: Option<u64>,
+    /// The second's.
+    pub new_threshold: Option<u64>,
+    /// 95 % interval of the first profile's crossing.
+    pub old_ci: Option<[u64; 2]>,
+    /// Of the second's.
+    pub new_ci: Option<[u64; 2]>,
+    /// True if the first profile's entry was edited by hand.
+    pub old_edited: bool,
+    /// True if the second's was.
+    pub new_edited: bool,
+    /// `SAME`, `WITHIN`, `MOVED`, `VERDICT`, `ALONE` or `UNKNOWN`.
+    pub verdict: String,
+    /// Why.
+    pub reason: String,
+}
+
 /// One case of `verify`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct VerifyRecord {
@@ -472,6 +515,8 @@ pub enum Record {
     Calibrate(Box<CalibrateRecord>),
     /// A key of `calibrate --regret`.
     Regret(Box<RegretRecord>),
+    /// A key of `profile diff`.
+    Threshold(Box<ThresholdRecord>),
     /// A scenario of `stress`.
     Stress(Box<StressRecord>),
     /// A call of `run`.

@@ -328,12 +328,69 @@ pub(super) enum ProfileCommand {
         #[arg(value_name = "NAME|FILE")]
         profile: String,
     },
+    /// Compare two profiles key by key; exit code 1 if they place calls differently
+    Diff(Diff),
+    /// Join profiles of one machine: other devices, or later runs
+    Merge {
+        /// Profile files
+        #[arg(value_name = "FILE", num_args = 2.., required = true)]
+        files: Vec<String>,
+        /// Write the profile to a file instead of stdout
+        #[arg(short, long, value_name = "FILE")]
+        output: Option<String>,
+    },
+    /// Change one value and sign the file again
+    Set(Set),
     /// Check a profile file
     Lint {
+        /// Sign a file that was edited by hand; what was changed is marked and loses its evidence
+        #[arg(long)]
+        seal: bool,
         /// Profile file
         #[arg(value_name = "FILE")]
         file: String,
     },
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Diff {
+    /// The first profile: file or preset
+    #[arg(value_name = "A")]
+    pub(super) a: String,
+    /// The second
+    #[arg(value_name = "B")]
+    pub(super) b: String,
+    /// How far thresholds may be apart whatever their intervals say
+    #[arg(long, value_name = "15%", default_value = "0%")]
+    pub(super) tolerance: String,
+    /// Write the JSON document to a file, or to stdout with `-` (instead of the table)
+    #[arg(long, value_name = "PATH|-")]
+    pub(super) json: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Set {
+    /// name=TEXT, margin=1.2, OP[.DTYPE[.FAMILY]].threshold=N or OP[.DTYPE[.FAMILY]].verdict=always|never|unmeasured
+    #[arg(value_name = "KEY=VALUE")]
+    pub(super) assignment: String,
+    /// Profile file; a preset with -o
+    #[arg(value_name = "FILE")]
+    pub(super) file: String,
+    /// The entry of this device: id or uid
+    #[arg(long, value_name = "ID")]
+    pub(super) device: Option<String>,
+    /// The entry of this residency
+    #[arg(long, value_name = "R")]
+    pub(super) residency: Option<String>,
+    /// The entry against this number of CPU threads
+    #[arg(long, value_name = "N")]
+    pub(super) threads: Option<u32>,
+    /// The entry against this CPU kernel
+    #[arg(long, value_name = "V")]
+    pub(super) cpu_variant: Option<String>,
+    /// Write to this file instead
+    #[arg(short, long, value_name = "FILE")]
+    pub(super) output: Option<String>,
 }
 
 #[derive(Debug, Args)]

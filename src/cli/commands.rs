@@ -7,20 +7,17 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::base::record::{Host, SCHEMA};
 use crate::base::sink::Cancel;
-use crate::base::{Backend, Code, DType, DeviceInfo, Document, Env, Error, Fill, Record, Result, os};
+use crate::base::{Backend, Code, DType, DeviceInfo, Document, Env, Error, Record, Result, os};
 use crate::device::cpu::Pin;
 use crate::device::probe::{CpuConfig, Rig, Select, inventory, open};
-use crate::engine::Engine;
 use crate::jobs::workers::Start;
-use crate::jobs::{devices, profile, stress};
+use crate::jobs::{devices, stress};
 use crate::measure::Residency;
-use crate::op::{self, OpDesc, case};
-use crate::profile::file;
+use crate::op::{self, OpDesc};
 use crate::report;
 
 use super::args::{self, Cli, Command, Common};
 use super::output::{self, CliSink};
-use super::sizes::parse_shape;
 
 /// Runs the subcommand; gives its exit code.
 pub(super) fn run(cli: &Cli, command: &[String], env: &Env) -> Result<u8> {
@@ -281,35 +278,6 @@ impl Ctx<'_> {
         let records = sink.finish()?;
         let doc = self.document(summary.devices, summary.absent, records, !summary.interrupted, code);
         self.write_json(a.common.json.as_deref(), &doc)?;
-        Ok(code)
-    }
-
-    fn profile(&self, what: &args::ProfileCommand) -> Result<u8> {
-        let (lines, code) = match what {
-            args::ProfileCommand::Why(a) => {
-                let op = op::find(&a.op)?;
-                let mut builder = Engine::builder().env(self.env.clone()).threads(a.threads.unwrap_or(0));
-                if let Some(spec) = &a.profile {
-                    builder = builder.profile(spec.clone());
-                }
-                if let Some(variant) = &a.cpu_variant {
-                    builder = builder.cpu_variant(variant.clone());
-                }
-                let attrs = case::parse_attrs(op, &a.attr)?;
-                let shape = parse_shape(&a.shape)?;
-                // The request is checked before any profile or device is looked at.
-                op.case(a.dtype.parse()?, &shape, attrs.clone(), Fill::Uniform)?;
-                let engine = builder.build()?;
-                let why = profile::why(&engine, &a.op, a.dtype.parse()?, &shape, attrs)?;
-                (profile::why_lines(&engine, &why), 0)
-            }
-            args::ProfileCommand::Show { profile: spec } => (profile::show(&file::load(spec)?), 0),
-            args::ProfileCommand::Lint { file } => {
-                let report = profile::lint(file)?;
-                (report.lines(), report.exit_code())
-            }
-        };
-        output::data(&(lines.join("\n") + "\n"))?;
         Ok(code)
     }
 

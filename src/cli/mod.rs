@@ -9,6 +9,7 @@ mod calibrate;
 mod commands;
 mod dump;
 mod output;
+mod profile;
 mod run;
 mod sizes;
 mod verify;

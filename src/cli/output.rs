@@ -5,6 +5,7 @@ use std::io::{IsTerminal, Write};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::base::sink::{Progress, Sink};
+use crate::base::text::printable;
 use crate::base::{Code, Error, Record, Result};
 
 /// Writes data to stdout. A closed pipe is no error: the reader has what it wanted.
@@ -16,9 +17,9 @@ pub(super) fn data(text: &str) -> Result<()> {
     }
 }
 
-/// Writes one line to stderr; nobody can be told if that fails.
+/// Writes one line to stderr; nobody can be told if that fails. Files and drivers cannot slip in what a terminal obeys.
 pub(super) fn talk(text: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "{text}");
+    let _ = writeln!(std::io::stderr().lock(), "{}", printable(text));
 }
 
 /// Writes a file in one go: to a temporary name first, so that a reader never sees half of it.

@@ -98,6 +98,8 @@ impl fmt::Display for Explanation {
         }
         if self.assumed {
             f.write_str(" (assumed, not measured)")?;
+        } else if self.entry.as_ref().is_some_and(|e| e.edited) {
+            f.write_str(" (edited by hand, not measured)")?;
         }
         self.notes.iter().try_for_each(|n| write!(f, "; {n}"))
     }

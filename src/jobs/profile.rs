@@ -1,10 +1,12 @@
 //! The profile subcommand: why a call goes where it goes, what a profile says, whether a file is sound.
 
+use std::path::Path;
+
 use crate::base::{Attrs, Code, DType, Error, Fill, Result, units};
 use crate::engine::{Engine, Explanation};
 use crate::op;
 use crate::profile::file::{self, Loaded};
-use crate::profile::{Entry, Kind, Place, Profile, Source, model};
+use crate::profile::{ANY, CPU_AUTO, Entry, Key, Kind, Place, Profile, SCHEMA, Source, edit, model};
 
 /// Explains the placement of one call with operands in host memory, as `Engine::run` would decide it.
 ///
@@ -39,6 +41,9 @@ pub fn why_lines(engine: &Engine, e: &Explanation) -> Vec<String> {
                 entry.points.len()
             ));
         }
+        if entry.edited {
+            lines.push("evidence: none, the entry was edited by hand".into());
+        }
         if !entry.reason.is_empty() {
             lines.push(format!("remark: {}", entry.reason));
         }
@@ -61,6 +66,9 @@ fn describe(profile: &Profile, e: &Entry) -> String {
         }
         (Some(t), ..) => text.push_str(&format!(", threshold {t} {}", e.unit)),
         _ => {}
+    }
+    if e.edited {
+        text.push_str(" (edited by hand, not measured)");
     }
     text
 }
@@ -86,7 +94,52 @@ pub fn show(loaded: &Loaded) -> Vec<String> {
     if p.entries.is_empty() {
         lines.push("no entries: every call runs on the CPU".into());
     }
+    let edited = p.entries.iter().filter(|e| e.edited).count();
+    if edited > 0 {
+        lines.push(format!("{edited} of {} entries were edited by hand", p.entries.len()));
+    }
     lines
+}
+
+/// How far a call's key is known to the engine's profile, part by part and for each of its devices.
+///
+/// `cpu_variant` is what the engine was built with. Errors as of [`why`].
+pub fn chain_lines(
+    engine: &Engine,
+    op: &str,
+    dtype: DType,
+    dims: &[u64],
+    attrs: Attrs,
+    cpu_variant: Option<&str>,
+) -> Result<Vec<String>> {
+    let op = op::find(op)?;
+    let case = op.case(dtype, dims, attrs, Fill::Uniform)?;
+    let profile = engine.profile();
+    let key = Key {
+        op: op.name,
+        dtype,
+        family: op.family(&case).map(|f| f.name),
+        unit: op.unit.name(),
+        device_uid: "",
+        residency: "always",
+        threads: engine.device_info("cpu")?.compute_units,
+        cpu_variant: cpu_variant.unwrap_or(CPU_AUTO),
+    };
+    let mut lines = Vec::new();
+    let mut chain = |head: String, key: &Key<'_>| {
+        lines.push(head);
+        lines.extend(profile.chain(key).iter().map(|step| format!("  {}", step.text())));
+    };
+    match profile.kind {
+        Kind::Preset => chain("key, on whichever GPU is here:".into(), &Key { device_uid: ANY, ..key }),
+        Kind::Calibrated if profile.devices.is_empty() => chain("key, on no device:".into(), &key),
+        Kind::Calibrated => {
+            for d in &profile.devices {
+                chain(format!("key, on {}:", d.id), &Key { device_uid: &d.uid, ..key });
+            }
+        }
+    }
+    Ok(lines)
 }
 
 /// What is wrong with a file, and what is merely odd.
@@ -121,26 +174,88 @@ impl LintReport {
 /// Checks a profile's form. A file that is not there is an error; one that would be refused is a report.
 pub fn lint(spec: &str) -> Result<LintReport> {
     let source = Source::parse(spec)?;
-    match file::load_source(source.clone()) {
-        Err(e) if matches!(e.code(), Code::ProfileNotFound | Code::Io) => Err(e),
-        Err(e) => Ok(LintReport { source, error: Some(e), warnings: Vec::new(), entries: 0 }),
-        Ok(loaded) => {
-            let mut warnings = loaded.warnings;
-            let mut unknown: Vec<&str> =
-                loaded.profile.entries.iter().map(|e| e.op.as_str()).filter(|op| op::find(op).is_err()).collect();
-            unknown.dedup();
-            // Presets name ops ahead of their time on purpose.
-            if loaded.profile.kind == Kind::Calibrated {
-                warnings.extend(unknown.iter().map(|op| format!("this build has no op '{op}'")));
-            }
-            for e in &loaded.profile.entries {
-                if let Ok(op) = op::find(&e.op)
-                    && op.unit.name() != e.unit
-                {
-                    warnings.push(format!("{}: unit {}, this build measures {}", e.op, e.unit, op.unit.name()));
-                }
-            }
-            Ok(LintReport { source, error: None, warnings, entries: loaded.profile.entries.len() })
+    let text = match file::text(&source) {
+        Err(e) if matches!(e.code(), Code::ProfileNotFound | Code::Io) => return Err(e),
+        Err(e) => return Ok(LintReport { source, error: Some(e), warnings: Vec::new(), entries: 0 }),
+        Ok(text) => text,
+    };
+    let (profile, mut warnings) = match file::read_toml(&text) {
+        Err(e) => {
+            let error = Some(file::in_source(&source, &e));
+            // Says now what would keep the file from being signed, not only that its digest is wrong.
+            let warnings = match edit::seal(&text) {
+                Ok(sealed) => sealed.remarks.iter().map(|r| format!("with --seal: {r}")).collect(),
+                Err(other) if other.detail() != e.detail() => vec![format!("and --seal would refuse it: {other}")],
+                Err(_) => Vec::new(),
+            };
+            return Ok(LintReport { source, error, warnings, entries: 0 });
+        }
+        Ok(read) => read,
+    };
+    warnings.extend(odd(&profile));
+    if let Ok(sealed) = edit::seal(&text) {
+        warnings.extend(sealed.remarks.iter().filter(|r| r.starts_with("layout")).map(|r| {
+            format!("{r} where it is read; `gpuctl profile lint --seal FILE` writes it so (this build: {SCHEMA})")
+        }));
+    }
+    Ok(LintReport { source, error: None, warnings, entries: profile.entries.len() })
+}
+
+/// Ops and units that this build does not have or measures otherwise.
+fn odd(profile: &Profile) -> Vec<String> {
+    let mut warnings = Vec::new();
+    // Presets name ops ahead of their time on purpose.
+    if profile.kind == Kind::Calibrated {
+        let mut unknown: Vec<&str> =
+            profile.entries.iter().map(|e| e.op.as_str()).filter(|op| op::find(op).is_err()).collect();
+        unknown.dedup();
+        warnings.extend(unknown.iter().map(|op| format!("this build has no op '{op}'")));
+    }
+    for e in &profile.entries {
+        if let Ok(op) = op::find(&e.op)
+            && op.unit.name() != e.unit
+        {
+            warnings.push(format!("{}: unit {}, this build measures {}", e.op, e.unit, op.unit.name()));
+        }
+    }
+    warnings
+}
+
+/// Signs a file that was edited by hand; gives what was done. The file is replaced whole or not at all.
+///
+/// Errors: those of reading it, `BadArgument` for a preset's name, and why the file would be refused.
+pub fn seal(spec: &str) -> Result<Vec<String>> {
+    let source = Source::parse(spec)?;
+    let path = own_file(&source)?;
+    let text = file::text(&source)?;
+    let sealed = edit::seal(&text).map_err(|e| file::in_source(&source, &e))?;
+    let mut lines = sealed.remarks;
+    let new = sealed.profile.to_toml()?;
+    if new == *text {
+        lines.push(format!("{source}: already sealed, nothing was changed"));
+    } else {
+        file::write(path, &new)?;
+        lines.push(format!("{source}: sealed, {} of {} entries edited", sealed.changed, sealed.profile.entries.len()));
+    }
+    Ok(lines)
+}
+
+/// Sets one value of a profile (see [`edit::set`]) and writes it to `output`, or back to its file; gives what was done.
+pub fn set(spec: &str, assignment: &str, which: &edit::Which, output: Option<&Path>) -> Result<Vec<String>> {
+    let source = Source::parse(spec)?;
+    let path = output.map_or_else(|| own_file(&source), Ok)?;
+    let mut profile = file::load_source(source.clone())?.profile;
+    let lines = edit::set(&mut profile, assignment, which)?;
+    file::save(&profile, path)?;
+    Ok(lines)
+}
+
+fn own_file(source: &Source) -> Result<&Path> {
+    match source {
+        Source::File(path) => Ok(path),
+        other => {
+            let why = format!("{other} is part of gpuctl: `gpuctl profile set KEY=VALUE NAME -o FILE` makes your own");
+            Err(Error::new(Code::BadArgument, why))
         }
     }
 }

@@ -2,15 +2,20 @@
 //!
 //! TOML cut between two tables, or empty, is still valid TOML; therefore the last table is `[end]` with the number of
 //! entries and a digest of every byte before the digest's own line. A file without it is truncated, one with another
-//! digest was edited or damaged; both are refused.
+//! digest was edited or damaged; both are refused. `edit::seal` signs an edited file, and says what was edited.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
-use crate::base::rng::fnv1a64;
+use serde::{Deserialize, Serialize};
+
+use crate::base::text::printable;
 use crate::base::{Backend, Code, DType, Error, Result};
 
-use super::{ANY, Kind, Profile, SCHEMA, Verdict, work_of};
+use super::check::{WORD, clip, evidence, is_time, is_word, label, label_of};
+use super::{ANY, Entry, Kind, Profile, SCHEMA, Verdict, migrate, seal, work_of};
 
 /// Names and texts of the shipped presets (requirements B3).
 pub const PRESETS: [(&str, &str); 5] = [
@@ -23,6 +28,12 @@ pub const PRESETS: [(&str, &str); 5] = [
 
 /// Larger files are no profiles: a thousand entries with full evidence take about 2 MB.
 pub const MAX_BYTES: u64 = 16 << 20;
+
+/// Most commas, brackets, equal signs and points of a file: one of [`MAX_BYTES`] that is full of evidence has 1.9 million.
+const MAX_PARTS: usize = 2 << 20;
+
+/// Most devices: they are looked for one by one.
+const MAX_DEVICES: usize = 256;
 
 const HEAD: &str = "# Threshold profile of gpuctl. Sizes are in each entry's unit; sizes from `threshold` on go to the device.\n\
                     # points: [size, cpu_s, gpu_s, lower and upper end of cpu/gpu (95 %), pairs]\n";
@@ -89,17 +100,22 @@ pub fn load(spec: &str) -> Result<Loaded> {
 
 /// Loads a profile from a source.
 pub fn load_source(source: Source) -> Result<Loaded> {
-    let text;
-    let text = match &source {
-        Source::File(path) => {
-            text = read(path)?;
-            text.as_str()
-        }
-        Source::Preset(name) => preset_text(name)?,
-        Source::Embedded => preset_text("always-cpu")?,
-    };
-    let (profile, warnings) = read_toml(text).map_err(|e| Error::new(e.code(), format!("{source}: {}", e.detail())))?;
+    let (profile, warnings) = read_toml(&text(&source)?).map_err(|e| in_source(&source, &e))?;
     Ok(Loaded { profile, source, warnings })
+}
+
+/// An error about a source's text, with the source's name before it.
+pub(crate) fn in_source(source: &Source, e: &Error) -> Error {
+    Error::new(e.code(), format!("{source}: {}", e.detail()))
+}
+
+/// The text of a source, of at most [`MAX_BYTES`]. Errors: `ProfileNotFound`, `Io`, and `ProfileParse` if it is no text.
+pub fn text(source: &Source) -> Result<Cow<'static, str>> {
+    match source {
+        Source::File(path) => read(path).map(Cow::Owned),
+        Source::Preset(name) => preset_text(name).map(Cow::Borrowed),
+        Source::Embedded => preset_text("always-cpu").map(Cow::Borrowed),
+    }
 }
 
 fn preset_text(name: &str) -> Result<&'static str> {
@@ -116,122 +132,217 @@ fn read(path: &Path) -> Result<String> {
     if !meta.is_file() {
         return Err(Error::new(Code::ProfileNotFound, format!("{} is not a file", path.display())));
     }
-    if meta.len() > MAX_BYTES {
-        let why = format!("{}: {} bytes; a profile has at most {MAX_BYTES}", path.display(), meta.len());
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(path).map_err(|e| named(Code::Io, e))?;
+    // The limit holds for what is read, whatever the file system says about the length.
+    file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(|e| named(Code::Io, e))?;
+    if bytes.len() as u64 > MAX_BYTES {
+        let why = format!("{}: {} bytes or more; a profile has at most {MAX_BYTES}", path.display(), bytes.len());
         return Err(Error::new(Code::ProfileParse, why));
     }
-    let bytes = std::fs::read(path).map_err(|e| named(Code::Io, e))?;
-    String::from_utf8(bytes)
-        .map_err(|e| Error::new(Code::ProfileParse, format!("{}: not UTF-8 text", path.display())).caused_by(e))
+    String::from_utf8(bytes).map_err(|e| {
+        let at = e.utf8_error().valid_up_to();
+        let hint = if e.as_bytes().starts_with(&[0xff, 0xfe]) { " (UTF-16: save it as UTF-8)" } else { "" };
+        Error::new(Code::ProfileParse, format!("{}: not UTF-8 text from byte {at} on{hint}", path.display()))
+            .caused_by(e)
+    })
 }
 
-/// Writes a profile: completely or not at all (a temporary file beside it is renamed).
+/// Writes a profile: completely or not at all.
 pub fn save(profile: &Profile, path: &Path) -> Result<()> {
-    let text = profile.to_toml()?;
+    write(path, &profile.to_toml()?)
+}
+
+/// Replaces a file's text: completely or not at all. A link stays a link and the file keeps its permissions.
+pub fn write(path: &Path, text: &str) -> Result<()> {
     let named = |e: std::io::Error| Error::new(Code::Io, path.display().to_string()).caused_by(e);
+    let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+    let old = std::fs::metadata(&path).ok();
+    // Devices and pipes cannot be replaced by a rename.
+    if old.as_ref().is_some_and(|m| !m.is_file()) {
+        return std::fs::write(&path, text).map_err(named);
+    }
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(format!(".{}.tmp", std::process::id()));
     let temporary = path.with_file_name(name);
-    std::fs::write(&temporary, text).map_err(named)?;
-    std::fs::rename(&temporary, path).map_err(|e| {
-        // Best effort: the rename's error is the one to report.
+    let fill = || -> std::io::Result<()> {
+        let mut file = std::fs::File::create(&temporary)?;
+        if let Some(old) = old {
+            file.set_permissions(old.permissions())?;
+        }
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&temporary, &path)
+    };
+    fill().map_err(|e| {
+        // Best effort: the first error is the one to report.
         let _ = std::fs::remove_file(&temporary);
         named(e)
     })
+}
+
+/// One entry as the file has it; as an array of one, so that the writer heads it with `[[entry]]`.
+#[derive(Serialize)]
+struct One<'e> {
+    entry: [Sealed<'e>; 1],
+}
+
+#[derive(Serialize)]
+struct Sealed<'e> {
+    #[serde(flatten)]
+    entry: &'e Entry,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seal: Option<String>,
 }
 
 impl Profile {
     /// The file's text, closed by `[end]`. Refuses (`ProfileParse`) what [`Profile::from_toml`] would refuse.
     pub fn to_toml(&self) -> Result<String> {
         validate(self)?;
-        let body = toml::to_string(self)
-            .map_err(|e| Error::new(Code::ProfileParse, "the profile cannot be written as TOML").caused_by(e))?;
-        let mut text = format!("{HEAD}{body}");
-        if !text.ends_with('\n') {
-            text.push('\n');
+        evidence(self)?;
+        let failed =
+            |e: toml::ser::Error| Error::new(Code::ProfileParse, "the profile cannot be written as TOML").caused_by(e);
+        let head = Profile { entries: Vec::new(), ..self.clone() };
+        let table = toml::Table::try_from(&head).map_err(failed)?;
+        let ground = seal::Ground::of(&table);
+        let mut text = format!("{HEAD}{}", toml::to_string(&head).map_err(failed)?);
+        for entry in &self.entries {
+            let values = toml::Table::try_from(entry).map_err(failed)?;
+            let seal = (self.kind == Kind::Calibrated).then(|| ground.seal(&values));
+            text.push_str(if text.ends_with('\n') { "\n" } else { "\n\n" });
+            text.push_str(&toml::to_string(&One { entry: [Sealed { entry, seal }] }).map_err(failed)?);
         }
+        text.push_str(if text.ends_with('\n') { "" } else { "\n" });
         text.push_str(&format!("\n[end]\nentries = {}\npartial = {}\n", self.entries.len(), self.partial));
-        let digest = fnv1a64(text.as_bytes());
-        text.push_str(&format!("digest = \"{digest:016x}\"\n"));
-        Ok(text)
+        Ok(seal::close(text))
     }
 
     /// Reads a file's text; warnings are dropped (see [`read_toml`]).
     ///
-    /// Errors: `ProfileTruncated` without the end mark, `ProfileParse` for what is no TOML or no profile (with the line),
-    /// `ProfileSchema` for another layout, `ProfileDigest` if a byte or the number of entries changed after writing.
+    /// Errors: `ProfileTruncated` without the end mark, `ProfileParse` for what is no TOML or no profile (with the line
+    /// or the entry), `ProfileSchema` for a layout that this build does not know, `ProfileDigest` if a byte, an entry or
+    /// the number of entries changed after writing.
     pub fn from_toml(text: &str) -> Result<Profile> {
         read_toml(text).map(|(profile, _)| profile)
     }
 }
 
-/// Reads a file's text and says what was noticed: unknown keys, a partial calibration.
+/// Reads a file's text and says what was noticed: unknown keys, a partial calibration, another version's numbers.
 pub fn read_toml(text: &str) -> Result<(Profile, Vec<String>)> {
-    if text.len() as u64 > MAX_BYTES {
-        return Err(Error::new(Code::ProfileParse, format!("{} bytes; a profile has at most {MAX_BYTES}", text.len())));
+    if let Cow::Owned(plain) = seal::plain(text) {
+        let what = if text.len() - plain.len() == 3 { "a byte order mark" } else { "line ends of Windows (CRLF)" };
+        return Err(Error::new(Code::ProfileDigest, format!("an editor, or git's autocrlf, put in {what}")));
     }
-    let (sealed, digest) = split_digest(text)?;
-    let table: toml::Table = text.parse().map_err(|e: toml::de::Error| parse_error(text, &e))?;
-    match table.get("schema").and_then(toml::Value::as_integer) {
-        Some(v) if v == i64::from(SCHEMA) => {}
-        Some(v) => return Err(Error::new(Code::ProfileSchema, format!("schema {v}; this build reads {SCHEMA}"))),
-        None => return Err(Error::new(Code::ProfileSchema, format!("no schema; this build reads {SCHEMA}"))),
+    let digest = seal::check(text);
+    let table = parse(text);
+    // A later layout may close its files in another way; what to do about it is the same.
+    if let Ok(table) = &table
+        && migrate::is_later(table)
+    {
+        migrate::layout(table)?;
     }
-    let actual = fnv1a64(sealed.as_bytes());
-    if actual != digest {
-        return Err(Error::new(
-            Code::ProfileDigest,
-            format!("the digest says {digest:016x}, the text gives {actual:016x}"),
-        ));
-    }
-    let mut profile: Profile = toml::from_str(text).map_err(|e| parse_error(text, &e))?;
-    let end = table.get("end").and_then(toml::Value::as_table);
-    let counted = end.and_then(|t| t.get("entries")).and_then(toml::Value::as_integer);
-    if counted != i64::try_from(profile.entries.len()).ok() {
-        let said = counted.map_or("no number".into(), |n| n.to_string());
-        return Err(Error::new(
-            Code::ProfileDigest,
-            format!("[end] says {said} of entries, there are {}", profile.entries.len()),
-        ));
-    }
-    profile.partial = end
-        .and_then(|t| t.get("partial"))
-        .and_then(toml::Value::as_bool)
-        .ok_or_else(|| Error::new(Code::ProfileTruncated, "[end] does not say whether the profile is partial"))?;
-    validate(&profile)?;
+    let digest = match digest {
+        Err(e) if e.code() == Code::ProfileTruncated => return Err(e),
+        other => other,
+    };
+    let mut table = table?;
+    migrate::layout(&table)?;
+    digest.map_err(|e| Error::new(e.code(), format!("{}{}", e.detail(), changed(&table))))?;
+    migrate::migrate(&mut table)?;
     let mut warnings = unknown_keys(&table);
+    let broken = seal::broken(&table);
+    let (profile, counted) = of_table(table, text)?;
+    if counted != profile.entries.len() as u64 {
+        let why = format!("[end] says {counted} entries, there are {}", profile.entries.len());
+        return Err(Error::new(Code::ProfileDigest, why));
+    }
+    validate(&profile)?;
+    if let (Kind::Calibrated, Some(first)) = (profile.kind, broken.first()) {
+        let why = format!("{}: it does not match its seal", label(&profile, *first));
+        return Err(Error::new(Code::ProfileDigest, why));
+    }
+    evidence(&profile)?;
     if profile.partial {
         warnings.push("the calibration was cut short: what is missing runs on the CPU".into());
+    }
+    if profile.kind == Kind::Calibrated && profile.gpuctl != env!("CARGO_PKG_VERSION") {
+        let (by, now) = (printable(&profile.gpuctl), env!("CARGO_PKG_VERSION"));
+        warnings.push(format!("measured with gpuctl '{by}', this is {now}: kernels may be faster or slower now"));
     }
     Ok((profile, warnings))
 }
 
-/// The sealed text before the digest's line, and the digest.
-fn split_digest(text: &str) -> Result<(&str, u64)> {
-    let truncated = |why: &str| Error::new(Code::ProfileTruncated, why);
-    // Without the line end the last line may itself be cut short.
-    let inner = text.strip_suffix('\n').ok_or_else(|| truncated("the last line is incomplete"))?;
-    let start = inner.rfind('\n').map_or(0, |at| at + 1);
-    let sealed = &text[..start];
-    let digest = inner[start..]
-        .strip_prefix("digest = \"")
-        .and_then(|rest| rest.strip_suffix('"'))
-        .ok_or_else(|| truncated("the last line is not the digest of [end]"))?;
-    if !sealed.lines().rev().take(3).any(|line| line == "[end]") {
-        return Err(truncated("there is no [end] before the last line"));
+/// A text as TOML, whether it is signed or not. Errors name the line, and the entry if it lies in one.
+pub(super) fn parse(text: &str) -> Result<toml::Table> {
+    if text.len() as u64 > MAX_BYTES {
+        return Err(Error::new(Code::ProfileParse, format!("{} bytes; a profile has at most {MAX_BYTES}", text.len())));
     }
-    let valid = digest.len() == 16 && digest.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
-    let value = u64::from_str_radix(digest, 16).ok().filter(|_| valid);
-    value.map(|v| (sealed, v)).ok_or_else(|| Error::new(Code::ProfileDigest, "the digest is not 16 hexadecimal digits"))
+    // Bounds the memory: what lies between these characters takes some 200 bytes while it is parsed.
+    let parts = text.bytes().filter(|b| matches!(b, b',' | b'[' | b'{' | b'=' | b'.')).count();
+    if parts > MAX_PARTS {
+        return Err(Error::new(
+            Code::ProfileParse,
+            format!("{parts} values or parts of them; a profile has at most {MAX_PARTS}"),
+        ));
+    }
+    text.parse().map_err(|e: toml::de::Error| parse_error(text, &e))
+}
+
+/// A file of this build's layout as a profile, and the number of entries that `[end]` states.
+pub(super) fn of_table(mut table: toml::Table, text: &str) -> Result<(Profile, u64)> {
+    let end = table.remove("end");
+    let end = end.as_ref().and_then(toml::Value::as_table);
+    let missing = |what: &str| Error::new(Code::ProfileTruncated, format!("[end] does not say {what}"));
+    let counted = end.and_then(|t| t.get("entries")).and_then(toml::Value::as_integer);
+    let counted = counted.and_then(|n| u64::try_from(n).ok()).ok_or_else(|| missing("how many entries there are"))?;
+    let partial = end.and_then(|t| t.get("partial")).and_then(toml::Value::as_bool);
+    let partial = partial.ok_or_else(|| missing("whether the profile is partial"))?;
+    let profile: Profile = table.try_into().map_err(|e: toml::de::Error| type_error(text, &e))?;
+    if profile.devices.len() > MAX_DEVICES {
+        let why = format!("{} devices; a profile has at most {MAX_DEVICES}", profile.devices.len());
+        return Err(Error::new(Code::ProfileParse, why));
+    }
+    Ok((Profile { partial, ..profile }, counted))
+}
+
+/// Which entries are not as they were sealed, as the end of a sentence; empty if none, or if that cannot be told.
+fn changed(table: &toml::Table) -> String {
+    let sealed = migrate::layout(table).is_ok_and(|v| v == SCHEMA)
+        && table.get("kind").and_then(toml::Value::as_str) == Some(Kind::Calibrated.name());
+    let broken = if sealed { seal::broken(table) } else { Vec::new() };
+    let names: Vec<String> = broken.iter().take(3).map(|i| label_of(table, *i)).collect();
+    match broken.len() {
+        0 => String::new(),
+        n if n > names.len() => format!("; changed: {} and {} more", names.join(", "), n - names.len()),
+        _ => format!("; changed: {}", names.join(", ")),
+    }
+}
+
+/// What is no profile: the line where the text itself tells it, and the first entry that cannot be read.
+fn type_error(text: &str, e: &toml::de::Error) -> Error {
+    let why = toml::from_str::<Profile>(text).err().map_or_else(|| parse_error(text, e), |e| parse_error(text, &e));
+    let Ok(table) = text.parse::<toml::Table>() else { return why };
+    let bad = seal::entries(&table).position(|e| Entry::deserialize(toml::Value::Table(e.clone())).is_err());
+    match bad {
+        Some(at) => Error::new(Code::ProfileParse, format!("{}: {}", label_of(&table, at), why.detail())),
+        None => why,
+    }
 }
 
 fn parse_error(text: &str, e: &toml::de::Error) -> Error {
     let message = e.message().lines().next().unwrap_or("not valid").to_string();
     let line = e.span().map(|s| text.as_bytes()[..s.start.min(text.len())].iter().filter(|b| **b == b'\n').count() + 1);
-    Error::new(Code::ProfileParse, line.map_or(message.clone(), |l| format!("line {l}: {message}")))
+    let message = clip(&message);
+    // Counted by the headers above the line: a text that cannot be parsed has no tables yet.
+    let entry = |l: usize| text.lines().take(l).filter(|t| t.trim() == "[[entry]]").count();
+    let place = line.map_or(String::new(), |l| match entry(l) {
+        0 => format!("line {l}: "),
+        n => format!("line {l}, in entry {n}: "),
+    });
+    Error::new(Code::ProfileParse, format!("{place}{message}"))
 }
 
-/// Checks every number and every combination that a lookup relies on.
+/// Checks every number and every combination that a lookup relies on. Errors name the entry or device.
 pub fn validate(p: &Profile) -> Result<()> {
     let bad = |why: String| Err(Error::new(Code::ProfileParse, why));
     if p.schema != SCHEMA {
@@ -240,13 +351,20 @@ pub fn validate(p: &Profile) -> Result<()> {
     if !(p.margin.is_finite() && (1.0..=100.0).contains(&p.margin)) {
         return bad(format!("margin {}: expected 1 to 100", p.margin));
     }
+    if !p.created.is_empty() && !is_time(&p.created) {
+        return bad(format!("created '{}': expected a time like 2026-01-31T12:00:00Z", clip(&p.created)));
+    }
     let mut uids = HashSet::new();
     for d in &p.devices {
+        let (id, uid) = (clip(&d.id), clip(&d.uid));
         if d.uid.is_empty() || d.uid == ANY || !uids.insert(d.uid.as_str()) {
-            return bad(format!("device '{}': the uid '{}' is empty, reserved or used twice", d.id, d.uid));
+            return bad(format!("device '{id}': the uid '{uid}' is empty, reserved or used twice"));
+        }
+        if ![&d.id, &d.uid].into_iter().all(|w| is_word(w)) {
+            return bad(format!("device '{id}': id and uid must be words of at most {WORD} printable bytes: '{uid}'"));
         }
         if !Backend::ALL.iter().any(|b| b.name() == d.backend) {
-            return bad(format!("device '{}': unknown backend '{}'", d.id, d.backend));
+            return bad(format!("device '{id}': unknown backend '{}'", clip(&d.backend)));
         }
     }
     for t in &p.transfers {
@@ -254,62 +372,73 @@ pub fn validate(p: &Profile) -> Result<()> {
         let rates = [t.h2d_bytes_per_s, t.d2h_bytes_per_s];
         if latencies.iter().any(|v| !(v.is_finite() && *v >= 0.0)) || rates.iter().any(|v| !(v.is_finite() && *v > 0.0))
         {
-            return bad(format!("transfer model of '{}': latencies must be >= 0, rates > 0", t.device));
+            return bad(format!("transfer model of '{}': latencies must be >= 0, rates > 0", clip(&t.device)));
         }
     }
     let mut keys = HashSet::new();
     for (i, e) in p.entries.iter().enumerate() {
-        let at = format!("entry {} ({} {})", i + 1, e.op, e.dtype);
+        let at = || label(p, i);
         if e.op.is_empty() || e.op == ANY {
-            return bad(format!("{at}: the op needs a name"));
+            return bad(format!("{}: the op needs a name", at()));
         }
         if e.dtype != ANY && e.dtype.parse::<DType>().is_err() {
-            return bad(format!("{at}: unknown dtype"));
+            return bad(format!("{}: unknown dtype", at()));
         }
         if work_of(&e.unit, 0).is_none() {
-            return bad(format!("{at}: unknown unit '{}'", e.unit));
+            return bad(format!("{}: unknown unit '{}'", at(), clip(&e.unit)));
         }
         let words = [&e.dtype, &e.family, &e.device, &e.residency, &e.cpu_variant];
         if words.iter().any(|w| w.is_empty()) {
-            return bad(format!("{at}: dtype, family, device, residency and cpu_variant must be named"));
+            return bad(format!("{}: dtype, family, device, residency and cpu_variant must be named", at()));
+        }
+        if ![&e.op, &e.kernel].into_iter().chain(words).all(|w| is_word(w)) {
+            return bad(format!("{}: names must be words of at most {WORD} printable bytes", at()));
         }
         if p.kind == Kind::Calibrated {
             if words.iter().any(|w| *w == ANY) || e.threads == 0 {
-                return bad(format!("{at}: only presets may say '{ANY}' or 0 threads"));
+                return bad(format!("{}: only presets may say '{ANY}' or 0 threads", at()));
             }
             if !uids.contains(e.device.as_str()) {
-                return bad(format!("{at}: device '{}' has no [[device]]", e.device));
+                return bad(format!("{}: device '{}' has no [[device]]", at(), clip(&e.device)));
             }
             let wins = matches!(e.verdict, Verdict::Always | Verdict::Crossing);
-            if wins && (e.points.is_empty() || e.verify != "ok") {
-                return bad(format!("{at}: verdict {} without points and verify = \"ok\"", e.verdict));
+            if wins && !e.edited && (e.points.is_empty() || e.verify != "ok") {
+                return bad(format!("{}: verdict {} without points and verify = \"ok\"", at(), e.verdict));
+            }
+            if wins && e.edited && e.verify == "failed" {
+                return bad(format!("{}: its results were wrong; no edit can send work there", at()));
+            }
+            if e.edited && *e != e.without_evidence() {
+                return bad(format!("{}: edited by hand, so it can have no evidence", at()));
             }
         }
         match (e.verdict, e.threshold) {
-            (Verdict::Crossing, None) => return bad(format!("{at}: a crossing needs a threshold")),
-            (_, Some(t)) if i64::try_from(t).is_err() => return bad(format!("{at}: threshold {t} is beyond 2^63 - 1")),
+            (Verdict::Crossing, None) => return bad(format!("{}: a crossing needs a threshold", at())),
+            (_, Some(t)) if i64::try_from(t).is_err() => {
+                return bad(format!("{}: threshold {t} is beyond 2^63 - 1", at()));
+            }
             (_, Some(t)) if e.crossing.is_some_and(|c| c > t) => {
-                return bad(format!("{at}: threshold {t} is below the crossing"));
+                return bad(format!("{}: threshold {t} is below the crossing", at()));
             }
             _ => {}
         }
         if e.ci.is_some_and(|[low, high]| low > high) {
-            return bad(format!("{at}: the interval's ends are swapped"));
+            return bad(format!("{}: the interval's ends are swapped", at()));
         }
         for point in &e.points {
             let times = [point.cpu_s, point.gpu_s, point.ratio_ci[0], point.ratio_ci[1]];
             if times.iter().any(|v| !(v.is_finite() && *v > 0.0)) {
-                return bad(format!("{at}: size {}: times and ratios must be finite and above 0", point.size));
+                return bad(format!("{}: size {}: times and ratios must be finite and above 0", at(), point.size));
             }
         }
         if e.points.windows(2).any(|w| w[0].size >= w[1].size) {
-            return bad(format!("{at}: the points' sizes do not grow"));
+            return bad(format!("{}: the points' sizes do not grow", at()));
         }
         if let Some(why) = e.curve.as_ref().and_then(super::model::Curve::fault) {
-            return bad(format!("{at}: curve.{why}"));
+            return bad(format!("{}: curve.{why}", at()));
         }
         if !keys.insert((&e.op, &e.dtype, &e.family, &e.device, &e.residency, e.threads, &e.cpu_variant)) {
-            return bad(format!("{at}: the key is listed twice"));
+            return bad(format!("{}: the key is listed twice", at()));
         }
     }
     Ok(())
@@ -335,12 +464,14 @@ const ENTRY: &[&str] = &[
     "crossing",
     "ci",
     "threshold",
+    "edited",
     "n",
     "verify",
     "kernel",
     "reason",
     "points",
     "curve",
+    seal::KEY,
 ];
 const END: &[&str] = &["entries", "partial", "digest"];
 
@@ -360,7 +491,7 @@ fn unknown_keys(table: &toml::Table) -> Vec<String> {
             _ => {}
         }
     }
-    found.into_iter().map(|k| format!("unknown key '{k}' is ignored")).collect()
+    found.into_iter().map(|k| format!("unknown key '{}' is ignored", clip(&k))).collect()
 }
 
 /// The evidence as one short array per point.

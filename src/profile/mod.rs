@@ -5,20 +5,30 @@
 //! call: pure, without allocation, and never borrowing from another key. Anything that was not measured runs on the CPU.
 //! Not here: the op table (`op`), opening devices (`engine`).
 
+pub mod chain;
+mod check;
+pub mod diff;
+pub mod edit;
 pub mod file;
+mod merge;
+mod migrate;
 pub mod model;
+mod notice;
+mod seal;
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
 use crate::base::record::{CalibratePoint, CalibrateRecord};
+use crate::base::text::printable;
 use crate::base::{Backend, DType, DeviceInfo};
 
 pub use file::{PRESETS, Source, load};
+pub use merge::merge;
 
 /// Version of the file's layout.
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 
 /// The word that matches anything; only presets may use it.
 pub const ANY: &str = "any";
@@ -35,6 +45,16 @@ pub enum Kind {
     Calibrated,
     /// Assumed; every decision from it says so.
     Preset,
+}
+
+impl Kind {
+    /// The word in files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kind::Calibrated => "calibrated",
+            Kind::Preset => "preset",
+        }
+    }
 }
 
 /// What calibration found about one key.
@@ -187,6 +207,9 @@ pub struct Entry {
     /// crossing × margin; the first size that goes to the device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threshold: Option<u64>,
+    /// True if a person changed the entry after it was measured: what is left is that person's word, without evidence.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub edited: bool,
     /// Number of measured sizes.
     #[serde(default)]
     pub n: u64,
@@ -222,6 +245,7 @@ impl From<&CalibrateRecord> for Entry {
             crossing: r.crossing,
             ci: r.ci,
             threshold: r.threshold,
+            edited: false,
             n: r.points.len() as u64,
             verify: if r.verdict == Verdict::Unsafe.name() { "failed".into() } else { "ok".into() },
             kernel: r.kernel.clone(),
@@ -427,8 +451,11 @@ impl Fit {
     pub fn text(&self) -> String {
         match self {
             Fit::Exact => "the device that was measured".into(),
-            Fit::OtherDriver { then, now } => format!("same chip, other driver: measured '{then}', now '{now}'"),
+            Fit::OtherDriver { then, now } => {
+                format!("same chip, other driver: measured '{}', now '{}'", printable(then), printable(now))
+            }
             Fit::Other { then, now } => {
+                let (then, now) = (printable(then), printable(now));
                 format!("profile-stale: measured on another device: '{then}', now '{now}'; its entries are ignored")
             }
             Fit::Absent => "the device is not here".into(),
@@ -448,6 +475,13 @@ pub fn work_of(unit: &str, size: u64) -> Option<u128> {
         known if UNITS.contains(&known) => Some(s),
         _ => None,
     }
+}
+
+/// crossing × margin, rounded up; products that are whole but for the rounding of the margin stay whole.
+pub fn with_margin(crossing: u64, margin: f64) -> u64 {
+    let exact = crossing as f64 * margin;
+    let up = (exact - exact * 1e-12).ceil() as u64;
+    up.max(crossing)
 }
 
 impl Entry {
@@ -548,7 +582,9 @@ impl Profile {
         let host = self.host.as_ref()?;
         let then = format!("{}, {}", host.cpu, host.isa);
         let now = format!("{cpu}, {isa}");
-        (then != now).then(|| format!("profile-stale: measured against '{then}', this CPU is '{now}'"))
+        (then != now).then(|| {
+            format!("profile-stale: measured against '{}', this CPU is '{}'", printable(&then), printable(&now))
+        })
     }
 
     /// Backends of the devices that entries may send work to; every real backend for presets that use a GPU at all.

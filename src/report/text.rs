@@ -2,7 +2,7 @@
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 
-use crate::base::record::{BenchRecord, CalibrateRecord, ChangeRecord, StressRecord};
+use crate::base::record::{BenchRecord, CalibrateRecord, ChangeRecord, StressRecord, ThresholdRecord};
 use crate::base::regret::RegretRecord;
 use crate::base::{Absence, DeviceInfo, units};
 
@@ -220,6 +220,41 @@ fn remarks(r: &ChangeRecord) -> String {
     let machine = r.machine_ratio.filter(|m| !(0.95..=1.05).contains(m)).map(|m| format!("machine's speed x{m:.2}"));
     let parts: Vec<String> = machine.into_iter().chain((!r.reason.is_empty()).then(|| r.reason.clone())).collect();
     parts.join("; ")
+}
+
+/// The keys about which two profiles differ, as a table if there are any, and how many there are of each kind.
+pub fn threshold_changes(records: &[ThresholdRecord], width: Option<u16>) -> (Option<String>, String) {
+    let columns = ["op", "dtype", "family", "device", "residency", "threads", "first", "second", "", "remarks"];
+    let mut t = table(&columns);
+    if let Some(w) = width {
+        t.set_width(w);
+    }
+    let side = |verdict: &Option<String>, threshold: Option<u64>, ci: Option<[u64; 2]>, edited: bool| {
+        let mut text = verdict.clone().unwrap_or_else(|| "-".into());
+        text.extend(threshold.map(|n| format!(" {n}")));
+        text.extend(ci.map(|[low, high]| format!(" (crossing {low} .. {high})")));
+        text.push_str(if edited { " (edited)" } else { "" });
+        text
+    };
+    let differ: Vec<&ThresholdRecord> = records.iter().filter(|r| r.verdict != "SAME").collect();
+    for r in &differ {
+        t.add_row([
+            r.op.clone(),
+            r.dtype.clone(),
+            r.family.clone(),
+            r.device.clone(),
+            r.residency.clone(),
+            format!("{} {}", r.threads, r.cpu_variant),
+            side(&r.old_verdict, r.old_threshold, r.old_ci, r.old_edited),
+            side(&r.new_verdict, r.new_threshold, r.new_ci, r.new_edited),
+            r.verdict.clone(),
+            r.reason.clone(),
+        ]);
+    }
+    let count = |word: &str| records.iter().filter(|r| r.verdict == word).count();
+    let words = ["MOVED", "VERDICT", "ALONE", "UNKNOWN", "WITHIN", "SAME"];
+    let counts: Vec<String> = words.iter().map(|w| format!("{} {w}", count(w))).collect();
+    ((!differ.is_empty()).then(|| t.to_string()), counts.join(", "))
 }
 
 /// One finished scenario.

@@ -3,6 +3,8 @@
 use crate::measure::crossing::Outcome;
 use crate::profile::Verdict;
 
+pub use crate::profile::with_margin;
+
 /// What the points say.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
@@ -52,13 +54,6 @@ pub fn decide(outcome: &Outcome, sizes: &[u64], margin: f64) -> Decision {
         }
         Outcome::Inconclusive(why) => Decision::none(Verdict::Inconclusive, format!("{why}; sizes {range}")),
     }
-}
-
-/// crossing × margin, rounded up; products that are whole but for the rounding of the margin stay whole.
-pub fn with_margin(crossing: u64, margin: f64) -> u64 {
-    let exact = crossing as f64 * margin;
-    let up = (exact - exact * 1e-12).ceil() as u64;
-    up.max(crossing)
 }
 
 /// Who surely wins where; true is the device.

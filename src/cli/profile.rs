@@ -1,0 +1,150 @@
+//! `profile`: what a profile says, why, and how to change it.
+
+use std::path::Path;
+
+use crate::base::text::printable;
+use crate::base::{Code, Error, Fill, Record, Result};
+use crate::device::cpu::Pin;
+use crate::device::probe::{CpuConfig, inventory};
+use crate::engine::Engine;
+use crate::jobs::profile;
+use crate::op::{self, case};
+use crate::profile::{Profile, diff, edit, file, merge};
+use crate::report;
+
+use super::args::{self, ProfileCommand};
+use super::commands::Ctx;
+use super::output;
+use super::sizes::parse_shape;
+
+impl Ctx<'_> {
+    pub(super) fn profile(&self, what: &ProfileCommand) -> Result<u8> {
+        match what {
+            ProfileCommand::Why(a) => self.profile_why(a),
+            ProfileCommand::Show { profile: spec } => {
+                let loaded = file::load(spec)?;
+                loaded.warnings.iter().for_each(|w| output::talk(w));
+                lines(&profile::show(&loaded)).map(|()| 0)
+            }
+            ProfileCommand::Diff(a) => self.profile_diff(a),
+            ProfileCommand::Merge { files, output } => profile_merge(files, output.as_deref()),
+            ProfileCommand::Set(a) => {
+                let which = edit::Which {
+                    device: a.device.clone(),
+                    residency: a.residency.clone(),
+                    threads: a.threads,
+                    cpu_variant: a.cpu_variant.clone(),
+                };
+                lines(&profile::set(&a.file, &a.assignment, &which, a.output.as_deref().map(Path::new))?).map(|()| 0)
+            }
+            ProfileCommand::Lint { seal: true, file } => lines(&profile::seal(file)?).map(|()| 0),
+            ProfileCommand::Lint { seal: false, file } => {
+                let report = profile::lint(file)?;
+                lines(&report.lines()).map(|()| report.exit_code())
+            }
+        }
+    }
+
+    fn profile_why(&self, a: &args::Why) -> Result<u8> {
+        let op = op::find(&a.op)?;
+        let mut builder = Engine::builder().env(self.env.clone()).threads(a.threads.unwrap_or(0));
+        if let Some(spec) = &a.profile {
+            builder = builder.profile(spec.clone());
+        }
+        if let Some(variant) = &a.cpu_variant {
+            builder = builder.cpu_variant(variant.clone());
+        }
+        let attrs = case::parse_attrs(op, &a.attr)?;
+        let shape = parse_shape(&a.shape)?;
+        let dtype = a.dtype.parse()?;
+        // The request is checked before any profile or device is looked at.
+        op.case(dtype, &shape, attrs.clone(), Fill::Uniform)?;
+        let engine = builder.build()?;
+        let why = profile::why(&engine, &a.op, dtype, &shape, attrs.clone())?;
+        let mut text = profile::why_lines(&engine, &why);
+        text.extend(profile::chain_lines(&engine, &a.op, dtype, &shape, attrs, a.cpu_variant.as_deref())?);
+        lines(&text)?;
+        self.cpu_only(&engine)?;
+        Ok(0)
+    }
+
+    /// Tells of a GPU here that the profile never looked at. Drivers are opened only for a profile that uses none.
+    fn cpu_only(&self, engine: &Engine) -> Result<()> {
+        if self.env.disable_gpu || engine.profile().may_use_gpu() {
+            return Ok(());
+        }
+        let here = inventory(self.env, CpuConfig { threads: 1, pin: Pin::Free })?;
+        let infos: Vec<_> = here.found.iter().map(|f| f.info.clone()).collect();
+        if let Some(text) = engine.profile().cpu_only(engine.source(), &infos) {
+            output::talk(&text);
+        }
+        Ok(())
+    }
+
+    fn profile_diff(&self, a: &args::Diff) -> Result<u8> {
+        let tolerance = tolerance(&a.tolerance)?;
+        let (old, new) = (file::load(&a.a)?, file::load(&a.b)?);
+        for loaded in [&old, &new] {
+            loaded.warnings.iter().for_each(|w| output::talk(&format!("{}: {w}", loaded.source)));
+        }
+        if let (Some(x), Some(y)) = (&old.profile.host, &new.profile.host)
+            && (&x.cpu, &x.isa) != (&y.cpu, &y.isa)
+        {
+            let (x, y) = (format!("{}, {}", x.cpu, x.isa), format!("{}, {}", y.cpu, y.isa));
+            output::talk(&format!("measured against different CPUs: '{x}' and '{y}'"));
+        }
+        let records = diff::diff(&old.profile, &new.profile, tolerance);
+        let found = records.iter().any(|r| diff::is_finding(&r.verdict));
+        let judged = records.iter().any(|r| r.verdict != diff::UNKNOWN);
+        let code = match (found, judged || records.is_empty()) {
+            (true, _) => 1,
+            (false, true) => 0,
+            (false, false) => 4,
+        };
+        if a.json.as_deref() != Some("-") {
+            let (table, counts) = report::text::threshold_changes(&records, output::width());
+            let empty = records.is_empty().then(|| "neither has entries: both keep everything on the CPU".to_string());
+            lines(&table.into_iter().chain([empty.unwrap_or(counts)]).collect::<Vec<_>>())?;
+        }
+        let complete = !(old.profile.partial || new.profile.partial);
+        let records = records.into_iter().map(|r| Record::Threshold(Box::new(r))).collect();
+        self.write_json(a.json.as_deref(), &self.document(Vec::new(), Vec::new(), records, complete, code))?;
+        Ok(code)
+    }
+}
+
+fn profile_merge(files: &[String], to: Option<&str>) -> Result<u8> {
+    let mut merged: Option<(String, Profile)> = None;
+    for spec in files {
+        let loaded = file::load(spec)?;
+        loaded.warnings.iter().for_each(|w| output::talk(&format!("{spec}: {w}")));
+        merged = Some(match merged {
+            None => (spec.clone(), loaded.profile),
+            Some((name, first)) => {
+                let named = |e: Error| Error::new(e.code(), format!("{name} and {spec}: {}", e.detail()));
+                let (profile, notes) = merge(&first, &loaded.profile).map_err(named)?;
+                notes.iter().for_each(|n| output::talk(&format!("{spec}: {n}")));
+                (format!("{name} + {spec}"), profile)
+            }
+        });
+    }
+    let (_, profile) = merged.ok_or_else(|| Error::new(Code::BadArgument, "no profile to merge"))?;
+    match to {
+        Some(path) => file::save(&profile, Path::new(path))?,
+        None => output::data(&profile.to_toml()?)?,
+    }
+    Ok(0)
+}
+
+/// `15%`, or `0.15`.
+fn tolerance(text: &str) -> Result<f64> {
+    let (number, scale) = text.strip_suffix('%').map_or((text, 1.0), |n| (n, 0.01));
+    let value = number.trim().parse::<f64>().ok().map(|v| v * scale);
+    let bad = || Error::new(Code::BadArgument, format!("--tolerance {text}: expected a share such as 15%"));
+    value.filter(|v| (0.0..=100.0).contains(v)).ok_or_else(bad)
+}
+
+/// Writes lines that quote files and drivers.
+fn lines(lines: &[String]) -> Result<()> {
+    output::data(&(printable(&lines.join("\n")).into_owned() + "\n"))
+}
