@@ -1,11 +1,14 @@
 //! Threshold profiles: which calls go to a GPU, and on what evidence.
 //!
 //! A profile is made by `gpuctl calibrate` (kind `calibrated`: every entry was measured on the devices it names) or is
-//! one of the shipped presets (kind `preset`: assumed numbers, used only when named). [`Profile::lookup`] answers one
-//! call: pure, without allocation, and never borrowing from another key. Anything that was not measured runs on the CPU.
+//! one of the shipped presets (kind `preset`: assumed numbers, used only when named). [`Profile::choose`] places one call
+//! and [`Chooser`] many: pure, without allocation, and never borrowing from another key. Anything that was not measured
+//! runs on the CPU.
 //! Not here: the op table (`op`), opening devices (`engine`).
 
+pub mod choose;
 pub mod file;
+mod index;
 pub mod model;
 
 use std::fmt;
@@ -15,7 +18,9 @@ use serde::{Deserialize, Serialize};
 use crate::base::record::{CalibratePoint, CalibrateRecord};
 use crate::base::{Backend, DType, DeviceInfo};
 
+pub use choose::{Call, Operands, Placed, Policy};
 pub use file::{PRESETS, Source, load};
+pub use index::Chooser;
 
 /// Version of the file's layout.
 pub const SCHEMA: u32 = 1;
@@ -356,6 +361,18 @@ pub enum Reason {
     ReachesThreshold,
     /// The device wins at every size.
     Always,
+    /// The entry is too little evidence to predict a time.
+    NoPrediction,
+    /// The predicted time on the CPU is less.
+    PredictedSlower,
+    /// The predicted time on the device is less.
+    PredictedFaster,
+    /// The operands are there.
+    OperandsThere,
+    /// The policy names the side.
+    Forced,
+    /// The policy names the GPU, and there is none.
+    NoGpu,
 }
 
 impl Reason {
@@ -378,6 +395,12 @@ impl Reason {
             Reason::BelowThreshold => "the work is below the threshold",
             Reason::ReachesThreshold => "the work reaches the threshold",
             Reason::Always => "the device wins at every size",
+            Reason::NoPrediction => "the evidence does not tell how long it would take",
+            Reason::PredictedSlower => "it is predicted to be faster on the CPU",
+            Reason::PredictedFaster => "it is predicted to be faster on the device",
+            Reason::OperandsThere => "the operands are there",
+            Reason::Forced => "the placement is forced",
+            Reason::NoGpu => "a GPU was asked for, and the profile has none",
         }
     }
 }
@@ -459,30 +482,6 @@ impl Entry {
             _ => None,
         }
     }
-
-    /// How far the entry matches a key: the first part that differs, or `None` if all agree. `any` matches anything.
-    fn differs(&self, key: &Key<'_>) -> Option<Reason> {
-        let same = |mine: &str, asked: &str| mine == ANY || mine == asked;
-        if self.op != key.op {
-            Some(Reason::NoOp)
-        } else if !same(&self.dtype, key.dtype.name()) {
-            Some(Reason::NoDtype)
-        } else if self.family != ANY && key.family != Some(self.family.as_str()) {
-            Some(Reason::NoFamily)
-        } else if !same(&self.device, key.device_uid) {
-            Some(Reason::NoDevice)
-        } else if !same(&self.residency, key.residency) {
-            Some(Reason::NoResidency)
-        } else if self.threads != 0 && self.threads != key.threads {
-            Some(Reason::OtherThreads)
-        } else if !same(&self.cpu_variant, key.cpu_variant) {
-            Some(Reason::OtherCpuVariant)
-        } else if self.unit != key.unit {
-            Some(Reason::OtherUnit)
-        } else {
-            None
-        }
-    }
 }
 
 impl Profile {
@@ -496,30 +495,6 @@ impl Profile {
             margin: 1.1,
             ..Profile::default()
         }
-    }
-
-    /// Where a call with this key and this much work goes. Allocates nothing; nothing is borrowed from another key.
-    pub fn lookup(&self, key: &Key<'_>, work: u128) -> Decision<'_> {
-        let assumed = self.kind == Kind::Preset;
-        let mut nearest = Reason::NoOp;
-        for entry in &self.entries {
-            if let Some(reason) = entry.differs(key) {
-                nearest = nearest.max(reason);
-                continue;
-            }
-            let (place, why) = match (entry.verdict, entry.threshold_work()) {
-                (Verdict::Never, _) => (Place::Cpu, Reason::Never),
-                (Verdict::NonMonotone, _) => (Place::Cpu, Reason::NonMonotone),
-                (Verdict::Inconclusive, _) => (Place::Cpu, Reason::Inconclusive),
-                (Verdict::Unsafe, _) => (Place::Cpu, Reason::Unsafe),
-                (_, None) => (Place::Cpu, Reason::Unmeasured),
-                (Verdict::Always, Some(0)) => (Place::Gpu, Reason::Always),
-                (_, Some(least)) if work >= least => (Place::Gpu, Reason::ReachesThreshold),
-                _ => (Place::Cpu, Reason::BelowThreshold),
-            };
-            return Decision { place, why, entry: Some(entry), assumed };
-        }
-        Decision { place: Place::Cpu, why: nearest, entry: None, assumed }
     }
 
     /// True if some call could go to a GPU; where it is false no driver need be opened.
