@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use crate::base::DType;
 
 use super::choose::{self, ALWAYS, Call, Find, Placed, Policy, RESIDENT, Row};
-use super::{ANY, Decision, Entry, Key, Kind, Place, Profile, Reason, Verdict};
+use super::{ANY, Decision, Entry, Key, Kind, Place, Profile, ProfileDevice, Reason, Verdict};
 
 /// Steps of lookups: blocks of 8 bytes hashed, slots visited, keys compared. Counted in tests only.
 #[cfg(test)]
@@ -309,6 +309,11 @@ impl Chooser {
         }
     }
 
+    /// The entry of a call with operands in host memory on a device of the profile, if there is one.
+    pub fn entry(&self, call: &Call<'_>, device: &ProfileDevice) -> Option<&Entry> {
+        self.lookup(&call.key(&device.uid, ALWAYS), call.features.work).entry
+    }
+
     /// The entry of a key; `at` are the numbers of its device and residency, if any entry has them.
     #[inline(always)]
     fn row(&self, hash: u64, at: Option<(usize, usize)>, key: &Key<'_>) -> Result<Row<'_>, Reason> {
@@ -399,7 +404,7 @@ impl<'c> Find<'c> for Hashed<'c> {
 mod tests {
     use super::*;
     use crate::base::Features;
-    use crate::profile::{CPU_AUTO, Operands, ProfileDevice};
+    use crate::profile::{CPU_AUTO, Operands};
 
     /// The steps of a choice do not depend on the machine, and hardly on the number of entries.
     #[test]
