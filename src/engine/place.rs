@@ -364,7 +364,7 @@ impl Places {
         match (chosen, obstacle) {
             (Some((_, gpu)), _) => decided(Some(*gpu), Why::Profile(placed.why), placed.entry),
             (None, Some((at, why))) => {
-                let entry = devices.get(at).and_then(|d| self.chooser.entry(call, d));
+                let entry = devices.get(at).and_then(|d| self.chooser.entry(call, d, profile::choose::ALWAYS));
                 decided(None, why, entry)
             }
             (None, None) => decided(None, Why::Profile(placed.why), placed.entry),

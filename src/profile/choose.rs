@@ -116,7 +116,10 @@ impl<'a> Call<'a> {
     }
 
     /// The key of this call on a device.
-    pub(super) fn key(&self, device_uid: &'a str, residency: &'a str) -> Key<'a> {
+    pub(super) fn key<'k>(&self, device_uid: &'k str, residency: &'k str) -> Key<'k>
+    where
+        'a: 'k,
+    {
         Key {
             op: self.op,
             dtype: self.dtype,

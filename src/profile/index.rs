@@ -309,9 +309,9 @@ impl Chooser {
         }
     }
 
-    /// The entry of a call with operands in host memory on a device of the profile, if there is one.
-    pub fn entry(&self, call: &Call<'_>, device: &ProfileDevice) -> Option<&Entry> {
-        self.lookup(&call.key(&device.uid, ALWAYS), call.features.work).entry
+    /// The entry of a call on a device of the profile with operands in this residency, if there is one.
+    pub fn entry(&self, call: &Call<'_>, device: &ProfileDevice, residency: &str) -> Option<&Entry> {
+        self.lookup(&call.key(&device.uid, residency), call.features.work).entry
     }
 
     /// The entry of a key; `at` are the numbers of its device and residency, if any entry has them.

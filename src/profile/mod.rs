@@ -28,6 +28,9 @@ pub const SCHEMA: u32 = 1;
 /// The word that matches anything; only presets may use it.
 pub const ANY: &str = "any";
 
+/// `verify` of an entry whose two functions are the caller's own: the caller answers for their results.
+pub const BY_CALLER: &str = "by the caller";
+
 /// `cpu_variant` of a baseline that used the CPU kernel that the engine would choose by itself.
 pub const CPU_AUTO: &str = "auto";
 
@@ -195,7 +198,7 @@ pub struct Entry {
     /// Number of measured sizes.
     #[serde(default)]
     pub n: u64,
-    /// How the device's results were checked: `ok`, or what is wrong; empty in presets.
+    /// How the device's results were checked: `ok`, [`BY_CALLER`], or what is wrong; empty in presets.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub verify: String,
     /// Kernel variant on the device.
@@ -494,6 +497,21 @@ impl Profile {
             gpuctl: env!("CARGO_PKG_VERSION").into(),
             margin: 1.1,
             ..Profile::default()
+        }
+    }
+
+    /// Puts an entry in, in place of one with the same key, and its device if that is not listed.
+    pub fn put(&mut self, device: &ProfileDevice, entry: Entry) {
+        if !self.devices.iter().any(|d| d.uid == device.uid) {
+            self.devices.push(device.clone());
+        }
+        let key = |e: &Entry| {
+            [&e.op, &e.dtype, &e.family, &e.device, &e.residency, &e.cpu_variant, &e.threads.to_string()]
+                .map(String::clone)
+        };
+        match self.entries.iter_mut().find(|e| key(e) == key(&entry)) {
+            Some(old) => *old = entry,
+            None => self.entries.push(entry),
         }
     }
 
