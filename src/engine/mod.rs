@@ -258,7 +258,8 @@ struct Done<'e> {
     ran: Ran<'e>,
     variant: &'static str,
     why: Option<String>,
-    seconds: f64,
+    /// On the device's clock; `None` if nothing but the kernel ran: reading a clock twice costs as much as a short call.
+    seconds: Option<f64>,
 }
 
 /// What is logged once: op, dtype, family, device, and whether it was a fallback.
@@ -358,7 +359,9 @@ impl Engine {
             }
         };
         let mut outputs = planned.outputs()?;
+        let begin = std::time::Instant::now();
         let done = self.go(&planned, inputs, &mut outputs)?;
+        let seconds = done.seconds.unwrap_or_else(|| begin.elapsed().as_secs_f64());
         Ok(Outcome {
             case: planned.case.clone(),
             outputs,
@@ -366,7 +369,7 @@ impl Engine {
             variant: done.variant,
             decision: Arc::clone(&planned.explanation),
             fallback: done.why,
-            seconds: done.seconds,
+            seconds,
         })
     }
 
@@ -441,13 +444,11 @@ impl Engine {
             .direct
             .get_or_init(|| Direct::of(self, planned.op, &planned.case, planned.given.len()).unwrap_or_default());
         if let Some(direct) = direct {
-            let clock = std::time::Instant::now();
             if let Some(ran) = direct.run(self, inputs, outputs) {
                 ran.map_err(|e| e.op(planned.op.name).shape(&planned.case.shape_text()).device(on))?;
                 count();
-                let seconds = clock.elapsed().as_secs_f64();
                 let ran = Ran { on, fallback: fallback.is_some() };
-                return Ok(Done { ran, variant: direct.variant, why: fallback, seconds });
+                return Ok(Done { ran, variant: direct.variant, why: fallback, seconds: None });
             }
         }
         let bound = call::bind(planned.op, inputs, &planned.attrs)?;
@@ -455,7 +456,7 @@ impl Engine {
         count();
         let (variant, seconds) = (done.variant, done.seconds);
         give(done, outputs)?;
-        Ok(Done { ran: Ran { on, fallback: fallback.is_some() }, variant, why: fallback, seconds })
+        Ok(Done { ran: Ran { on, fallback: fallback.is_some() }, variant, why: fallback, seconds: Some(seconds) })
     }
 
     /// The call on a GPU; else why the CPU makes it, or the error that ends it.
@@ -475,7 +476,7 @@ impl Engine {
                 }
                 let (variant, seconds) = (done.variant, done.seconds);
                 give(done, outputs).map_err(Err)?;
-                Ok(Done { ran: Ran { on: &gpu.info.id, fallback: false }, variant, why: None, seconds })
+                Ok(Done { ran: Ran { on: &gpu.info.id, fallback: false }, variant, why: None, seconds: Some(seconds) })
             }
             Err(e) => {
                 // After these the device's state is unknown, so later calls would fail or, worse, not fail.

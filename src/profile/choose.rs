@@ -249,7 +249,7 @@ pub(super) fn place<'p>(
         let residency = if home == Some(device) { RESIDENT } else { ALWAYS };
         let found = find.find(call, Some(device), residency);
         let (row, said) = match found {
-            Ok(row) => (Some(row), says(policy, &row, call.features.work)),
+            Ok(row) => (Some(row), says(policy, &row, call)),
             Err(why) => (None, if policy == Policy::ForceGpu { Ok(Reason::Forced) } else { Err(why) }),
         };
         let mut candidate = match said {
@@ -304,9 +304,9 @@ pub(super) fn place<'p>(
 }
 
 /// Whether an entry lets its device take part, and why, or why not.
-fn says(policy: Policy, row: &Row<'_>, work: u128) -> Result<Reason, Reason> {
+fn says(policy: Policy, row: &Row<'_>, call: &Call<'_>) -> Result<Reason, Reason> {
     match policy {
-        Policy::Automatic => match row.rule(work) {
+        Policy::Automatic => match row.rule(call.features.work) {
             (Place::Gpu, why) => Ok(why),
             (Place::Cpu, why) => Err(why),
         },
