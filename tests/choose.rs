@@ -12,9 +12,10 @@ use gpuctl::base::record::CalibratePoint;
 use gpuctl::base::rng::Philox;
 use gpuctl::base::{Cost, DType, Features, MOST_DIMS};
 use gpuctl::op;
+use gpuctl::profile::model::{Curve, Side};
 use gpuctl::profile::{
-    ANY, Call, Chooser, Entry, Key, Kind, Operands, Place, Policy, Profile, ProfileDevice, Reason, Transfer, Verdict,
-    load,
+    ANY, Call, Chooser, Entry, Key, Kind, Operands, Place, Policy, Profile, ProfileDevice, Reason, Rule, Transfer,
+    Verdict, load,
 };
 
 thread_local!(static ALLOCATIONS: Cell<u64> = const { Cell::new(0) });
@@ -151,6 +152,30 @@ fn the_cheapest_of_several_devices() {
     // Wrong results are never fast.
     p.entries[3].verdict = Verdict::Unsafe;
     is(chosen(&p, Policy::CostBased, &exp(50_000, Operands::Host)), "b", Reason::PredictedFaster);
+}
+
+/// By their curves the sides meet at 100,000 elements, wherever the threshold stands.
+#[test]
+fn a_profile_that_goes_by_curves() {
+    let side = |fixed_s, flop_s| Side { fixed_s, flop_s, ..Side::default() };
+    let curve = Curve { span: [[1.0, 1e7]; 4], cpu: side(0.0, 1e-9), device: side(90e-6, 1e-10) };
+    let mut p = profile(&["a"], vec![Entry { curve: Some(curve), ..entry("a", "always", 1_000_000, 0.5) }]);
+    let auto = |p: &Profile, n| chosen(p, Policy::Automatic, &exp(n, Operands::Host));
+    is(auto(&p, 200_000), "cpu", Reason::BelowThreshold);
+    p.rule = Rule::Curve;
+    is(auto(&p, 100_100), "a", Reason::PredictedFaster);
+    is(auto(&p, 99_900), "cpu", Reason::PredictedSlower);
+    p.entries[0].threshold = Some(10);
+    is(auto(&p, 99_900), "cpu", Reason::PredictedSlower);
+    // Beyond what was measured the curve says nothing, and the threshold decides.
+    is(auto(&p, 1 << 40), "a", Reason::ReachesThreshold);
+    let (chooser, call) = (Chooser::new(p.clone()), exp(200_000, Operands::Host));
+    let count = allocations(|| assert_eq!(black_box(chooser.choose(Policy::Automatic, &call)).place, Place::Gpu));
+    assert_eq!(count, 0);
+    p.entries[0].verdict = Verdict::Unsafe;
+    is(auto(&p, 200_000), "cpu", Reason::Unsafe);
+    p.entries[0] = entry("a", "always", 1000, 0.5);
+    is(auto(&p, 2000), "a", Reason::ReachesThreshold);
 }
 
 #[test]

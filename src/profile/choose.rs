@@ -8,7 +8,7 @@ use std::str::FromStr;
 use crate::base::{Code, DType, Error, Features, MOST_DIMS};
 
 use super::model::{self, Times};
-use super::{CPU_AUTO, Decision, Entry, Key, Kind, Place, Profile, ProfileDevice, Reason, Verdict};
+use super::{CPU_AUTO, Decision, Entry, Key, Kind, Place, Profile, ProfileDevice, Reason, Rule, Verdict};
 
 /// Residency of operands that cross the bus in every call.
 pub const ALWAYS: &str = "always";
@@ -18,7 +18,8 @@ pub const RESIDENT: &str = "resident";
 /// Who decides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Policy {
-    /// The profile's rule. Operands on the host: the entries `always` of every device. Operands on a device: the entry
+    /// The profile's rule: its curves where `rule = "curve"` and the entry has one for such shapes, else its thresholds.
+    /// Operands on the host: the entries `always` of every device. Operands on a device: the entry
     /// `resident` of that device alone. Of several devices that win, the one with the least predicted time.
     #[default]
     Automatic,
@@ -249,7 +250,7 @@ pub(super) fn place<'p>(
         let residency = if home == Some(device) { RESIDENT } else { ALWAYS };
         let found = find.find(call, Some(device), residency);
         let (row, said) = match found {
-            Ok(row) => (Some(row), says(policy, &row, call)),
+            Ok(row) => (Some(row), says(profile, policy, &row, call)),
             Err(why) => (None, if policy == Policy::ForceGpu { Ok(Reason::Forced) } else { Err(why) }),
         };
         let mut candidate = match said {
@@ -304,11 +305,18 @@ pub(super) fn place<'p>(
 }
 
 /// Whether an entry lets its device take part, and why, or why not.
-fn says(policy: Policy, row: &Row<'_>, call: &Call<'_>) -> Result<Reason, Reason> {
+fn says(profile: &Profile, policy: Policy, row: &Row<'_>, call: &Call<'_>) -> Result<Reason, Reason> {
+    let curve = || match profile.rule {
+        Rule::Curve => model::device_wins(row.entry, &call.features),
+        Rule::Threshold => None,
+    };
     match policy {
-        Policy::Automatic => match row.rule(call.features.work) {
-            (Place::Gpu, why) => Ok(why),
-            (Place::Cpu, why) => Err(why),
+        Policy::Automatic => match (curve(), row.rule(call.features.work)) {
+            (Some(true), _) => Ok(Reason::PredictedFaster),
+            (Some(false), _) => Err(Reason::PredictedSlower),
+            // Without a curve, or for shapes that it does not cover, the threshold.
+            (None, (Place::Gpu, why)) => Ok(why),
+            (None, (Place::Cpu, why)) => Err(why),
         },
         Policy::ForceGpu => Ok(Reason::Forced),
         Policy::ForceCpu => Err(Reason::Forced),
