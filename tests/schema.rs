@@ -9,7 +9,7 @@ use std::process::Command;
 
 use gpuctl::base::record::{
     ArrayFile, BenchRecord, CalibratePoint, CalibrateRecord, ChangeRecord, Host, Phases, RunRecord, SCHEMA,
-    StressRecord, StressSample, SupportRecord, ThresholdRecord, VerifyRecord,
+    StressRecord, StressSample, SupportRecord, ThresholdRecord, VerifyRecord, WorkloadCall, WorkloadRecord,
 };
 use gpuctl::base::regret::{RegretDense, RegretPolicy, RegretRecord, RegretShape};
 use gpuctl::base::{
@@ -166,6 +166,49 @@ fn regret(finding: &str) -> RegretRecord {
     }
 }
 
+fn workload(worth: &str) -> WorkloadRecord {
+    let known = worth != "unclear";
+    let ci = known.then_some([0.9, 1.1]);
+    WorkloadRecord {
+        calls: 12,
+        measured: u64::from(known),
+        predicted: 0,
+        unknown: u64::from(!known),
+        refused: 0,
+        on_device: if worth == "yes" { 12 } else { 0 },
+        processes: 5,
+        threads: 2,
+        now_s: known.then_some(1.0),
+        now_ci_s: ci,
+        cpu_s: known.then_some(1.0),
+        cpu_ci_s: ci,
+        routed_s: known.then_some(1.0),
+        routed_ci_s: ci,
+        gpu_s: known.then_some(1.0),
+        gpu_ci_s: ci,
+        gpu: "cuda:0".into(),
+        gain: known.then_some(1.0),
+        gain_ci: ci,
+        worth: worth.into(),
+        reason: "synthetic".into(),
+        rows: vec![WorkloadCall {
+            op: "gemm".into(),
+            dtype: DType::F32,
+            shape_text: "m64,n64,k64".into(),
+            attrs: Attrs::new(),
+            residency: "always".into(),
+            count: 12,
+            gpu: 0,
+            basis: if known { "measured" } else { "unknown" }.into(),
+            cpu_s: known.then_some(0.1),
+            device_s: known.then_some(0.1),
+            goes: "cpu".into(),
+            wrong: false,
+            why: "the work is below the threshold".into(),
+        }],
+    }
+}
+
 fn calibrate(verdict: &str) -> CalibrateRecord {
     let crossing = (verdict == "crossing").then_some(100);
     CalibrateRecord {
@@ -308,6 +351,7 @@ fn every_kind() -> Vec<Record> {
     for v in ["always", "never", "crossing", "non-monotone", "inconclusive", "unmeasured", "unsafe"] {
         records.push(Record::Calibrate(Box::new(calibrate(v))));
     }
+    records.extend(["yes", "no", "unclear"].map(|w| Record::Workload(Box::new(workload(w)))));
     records
 }
 
@@ -363,6 +407,9 @@ fn contradictions_are_found() {
         (Record::Calibrate(Box::new(unsafe_threshold)), "threshold"),
         (Record::Calibrate(Box::new(calibrate("perhaps"))), "perhaps"),
         (Record::Regret(Box::new(regret("perhaps"))), "perhaps"),
+        (Record::Workload(Box::new(workload("perhaps"))), "perhaps"),
+        (Record::Workload(Box::new(WorkloadRecord { gain_ci: None, ..workload("yes") })), "gain_ci"),
+        (Record::Workload(Box::new(WorkloadRecord { unknown: 1, ..workload("yes") })), "unknown"),
         (Record::Stress(Box::new(stress("pass", 0))), "bytes_checked"),
     ] {
         let found = faults(vec![record]).join("; ");

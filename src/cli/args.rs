@@ -34,6 +34,9 @@ pub(super) enum Command {
     /// A worker of `calibrate`
     #[command(hide = true)]
     CalibrateWorker(CalibrateWorker),
+    /// A worker of `calibrate --workload`
+    #[command(hide = true)]
+    WorkloadWorker(CalibrateWorker),
     /// A worker of `stress`
     #[command(hide = true)]
     StressWorker {
@@ -166,6 +169,9 @@ pub(super) struct Calibrate {
     /// Every dtype, every residency, one CPU thread and all of them: hours; raise --budget
     #[arg(long)]
     pub(super) full: bool,
+    /// The calls of a program (recorded by GPUCTL_RECORD=FILE) instead of ops: is a GPU worth it for them?
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["op", "dtype", "residency", "full", "merge"])]
+    pub(super) workload: Option<String>,
     /// Kernel variant on the CPU, e.g. naive
     #[arg(long, value_name = "V")]
     pub(super) cpu_variant: Option<String>,

@@ -173,6 +173,16 @@ impl Device for CpuDevice {
     fn health(&self) -> Health {
         Health::Usable
     }
+
+    fn native(&self, run: NativeFn, args: &mut NativeArgs<'_>, call: &Call) -> Option<Result<()>> {
+        Some(run(&self.core.ctx(), args, call))
+    }
+}
+
+impl Core {
+    fn ctx(&self) -> CpuCtx<'_> {
+        CpuCtx { threads: self.threads, isa: self.isa, pool: self.pool.as_ref() }
+    }
 }
 
 struct CpuQueue {
@@ -291,7 +301,7 @@ impl Queue for CpuQueue {
                 }
             }
         }
-        let ctx = CpuCtx { threads: self.core.threads, isa: self.core.isa, pool: self.core.pool.as_ref() };
+        let ctx = self.core.ctx();
         let call = Call { dtype: program.dtype, params: launch.params.clone() };
         (program.run)(&ctx, &mut args, &call)
     }

@@ -11,3 +11,4 @@ pub mod run;
 pub mod stress;
 pub mod verify;
 pub mod workers;
+pub mod workload;
