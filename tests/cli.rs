@@ -42,6 +42,11 @@ fn bad_input_gets_one_clear_line() {
         (&["bench", "--device", "tpu:0"], "no device 'tpu:0'", 3),
         (&["bench", "--device", "sim:cray"], "cray", 3),
         (&["calibrate", "--margin", "0.5"], "margin", 2),
+        (&["calibrate", "--residency", "orbit"], "unknown residency 'orbit'", 2),
+        (&["calibrate", "--merge", &broken], "profile-truncated", 2),
+        (&["calibrate", "--merge", "high-end", "--device", "sim:laptop", "--op", "add"], "a preset holds no", 2),
+        (&["calibrate", "--device", "sim:laptop", "--threads", "3,5"], "--threads 3: ", 2),
+        (&["verify", "--device", "cpu", "--threads", "1,2"], "one number", 2),
         (&["calibrate", "--op", "nope"], "unknown op 'nope'", 2),
         (&["verify", "--case", "add/f32/m1/-/uniform"], "case", 2),
         (&["verify", "--tier", "heavy"], "smoke", 2),
@@ -185,6 +190,50 @@ fn ctrl_c_keeps_the_rows_and_exits_130() {
     let doc: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap();
     assert_eq!(doc["complete"], false);
     assert!(!doc["records"].as_array().unwrap().is_empty());
+}
+
+/// Interrupted in the first of three passes: what that one measured is there, and no row is there twice.
+#[cfg(unix)]
+#[test]
+fn ctrl_c_in_the_first_process_keeps_its_rows() {
+    let ops = "add,sub,mul,exp,log,sin,cos,tan,tanh,sqrt,sum,max";
+    let child = gpuctl(&["bench", "--op", ops, "--sizes", "1024..1048576", "--device", "cpu", "--json", "-"])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Some of the 132 points of a process.
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    let out = child.wait_with_output().unwrap();
+    assert_eq!(out.status.code(), Some(130));
+    let doc: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!(doc["complete"], false);
+    let records = doc["records"].as_array().unwrap();
+    let mut named: Vec<_> = records.iter().map(|r| (r["op"].as_str(), r["shape_text"].as_str())).collect();
+    let count = named.len();
+    named.sort_unstable();
+    named.dedup();
+    assert!(count == named.len() && (1..132).contains(&count), "{named:?}");
+}
+
+/// A calibration that is interrupted writes a whole file, which says that it is partial.
+#[cfg(unix)]
+#[test]
+fn ctrl_c_leaves_a_partial_profile() {
+    let child = gpuctl(&["calibrate", "--device", "sim:laptop", "--processes", "1"])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    // The simulated machine's two minutes take much longer than this.
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    let out = child.wait_with_output().unwrap();
+    assert_eq!(out.status.code(), Some(130), "{}", text(&out.stderr));
+    let profile = gpuctl::profile::Profile::from_toml(&text(&out.stdout)).unwrap();
+    assert!(profile.partial && profile.entries.iter().any(|e| e.reason.contains("interrupted")));
 }
 
 #[test]

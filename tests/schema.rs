@@ -11,6 +11,7 @@ use gpuctl::base::record::{
     ArrayFile, BenchRecord, CalibratePoint, CalibrateRecord, ChangeRecord, Host, Phases, RunRecord, SCHEMA,
     StressRecord, StressSample, SupportRecord, ThresholdRecord, VerifyRecord,
 };
+use gpuctl::base::regret::{RegretDense, RegretPolicy, RegretRecord, RegretShape};
 use gpuctl::base::{
     Absence, Attr, Attrs, Backend, DType, DeviceClass, DeviceInfo, Document, Feature, Fill, HostTensor, Lang, Library,
     Record, Status, Subject, npy,
@@ -73,6 +74,7 @@ fn bench(status: Status, reason: &str) -> BenchRecord {
         samples: if ok { 3 } else { 0 },
         samples_s: if ok { vec![1e-3, 1.1e-3, 0.9e-3] } else { vec![] },
         process_medians_s: if ok { vec![1e-3] } else { vec![] },
+        machine_speeds: if ok { vec![[1e10, 2e10]] } else { vec![] },
         between_processes: None,
         median_s: ok.then_some(1e-3),
         ci_s: ok.then_some([0.9e-3, 1.1e-3]),
@@ -102,6 +104,7 @@ fn change(verdict: &str, reason: &str) -> ChangeRecord {
         new_s: known.then_some(1.1e-3),
         ratio: known.then_some(1.1),
         ratio_ci: known.then_some([1.05, 1.15]),
+        machine_ratio: known.then_some(0.9),
         p_slower: if known { 0.01 } else { 1.0 },
         verdict: verdict.into(),
         reason: reason.into(),
@@ -129,6 +132,37 @@ fn verify(max: f64, status: Status) -> VerifyRecord {
         tolerance: "gamma_64 (|A||B|)".into(),
         strict_met: Some(true),
         rerun: "gpuctl verify --case ...".into(),
+    }
+}
+
+fn regret(finding: &str) -> RegretRecord {
+    RegretRecord {
+        op: "gemm".into(),
+        dtype: DType::F32,
+        family: "square".into(),
+        device: "cuda:0".into(),
+        uid: "GPU-synthetic".into(),
+        residency: "resident".into(),
+        threads: 2,
+        cpu_variant: "auto".into(),
+        verdict: "crossing".into(),
+        unit: "dim".into(),
+        crossing: Some(100),
+        threshold: Some(110),
+        processes: 3,
+        shapes: vec![RegretShape {
+            shape_text: "m64,n64,k64".into(),
+            size: 64,
+            cpu_s: 1e-4,
+            gpu_s: 2e-4,
+            predicted_cpu_s: Some(1.1e-4),
+            predicted_gpu_s: None,
+            gpu: false,
+        }],
+        policies: vec![RegretPolicy { name: "auto".into(), mean: 0.0, near: None, worst: 0.0, time: 0.0 }],
+        dense: RegretDense { sizes: 48, smallest: Some(16), crossing: Some(99), calls: 5000 },
+        left_out: 0,
+        finding: finding.into(),
     }
 }
 
@@ -263,6 +297,8 @@ fn every_kind() -> Vec<Record> {
         Record::Threshold(Box::new(threshold("MOVED", "+20 %: the intervals do not touch"))),
         Record::Verify(Box::new(verify(0.5, Status::Ok))),
         Record::Verify(Box::new(verify(f64::INFINITY, Status::Failed))),
+        Record::Regret(Box::new(regret("ok"))),
+        Record::Regret(Box::new(regret("always-cpu"))),
         Record::Stress(Box::new(stress("pass", 4096))),
         Record::Stress(Box::new(stress("inconclusive", 0))),
         Record::Run(Box::new(run())),
@@ -326,6 +362,7 @@ fn contradictions_are_found() {
         (Record::Calibrate(Box::new(no_threshold)), "threshold"),
         (Record::Calibrate(Box::new(unsafe_threshold)), "threshold"),
         (Record::Calibrate(Box::new(calibrate("perhaps"))), "perhaps"),
+        (Record::Regret(Box::new(regret("perhaps"))), "perhaps"),
         (Record::Stress(Box::new(stress("pass", 0))), "bytes_checked"),
     ] {
         let found = faults(vec![record]).join("; ");

@@ -14,6 +14,7 @@ pub mod host;
 pub mod npy;
 pub mod os;
 pub mod record;
+pub mod regret;
 pub mod rng;
 pub mod sink;
 pub mod stats;

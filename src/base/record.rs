@@ -8,6 +8,7 @@ use super::attr::Attrs;
 use super::case::Case;
 use super::device_info::{Absence, DeviceInfo};
 use super::dtype::DType;
+use super::regret::RegretRecord;
 
 /// How a row ended. Only `Ok` rows carry results that may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -123,7 +124,7 @@ pub struct BenchRecord {
     /// What ran where.
     #[serde(flatten)]
     pub subject: Subject,
-    /// `resident` or `always`.
+    /// `resident`, `always` or `once`.
     pub residency: String,
     /// Calls per transfer; 1 except for residency `once`.
     pub k: u64,
@@ -136,6 +137,10 @@ pub struct BenchRecord {
     /// Median of each process that measured the row.
     #[serde(default)]
     pub process_medians_s: Vec<f64>,
+    /// How fast the machine itself was while each process measured: multiplications with additions a second, bytes copied
+    /// a second. Only where the host's processor does the row's work and its clock is not a simulated one.
+    #[serde(default)]
+    pub machine_speeds: Vec<[f64; 2]>,
     /// Share of the variance among these medians that the samples within the processes do not explain; `None` with one process.
     #[serde(default)]
     pub between_processes: Option<f64>,
@@ -188,6 +193,9 @@ pub struct ChangeRecord {
     pub ratio: Option<f64>,
     /// 95 % interval of it, of this row alone.
     pub ratio_ci: Option<[f64; 2]>,
+    /// How fast the machine itself was now over then; of its two speeds the one that changed more. Where it is told.
+    #[serde(default)]
+    pub machine_ratio: Option<f64>,
     /// Chance of so much slower a row among as many rows of which none has changed.
     pub p_slower: f64,
     /// `SAME`, `FASTER`, `SLOWER`, `AMBIGUOUS` or `NOT COMPARABLE`.
@@ -507,6 +515,8 @@ pub enum Record {
     Calibrate(Box<CalibrateRecord>),
     /// A key of `profile diff`.
     Threshold(Box<ThresholdRecord>),
+    /// A key of `calibrate --regret`.
+    Regret(Box<RegretRecord>),
     /// A scenario of `stress`.
     Stress(Box<StressRecord>),
     /// A call of `run`.

@@ -84,6 +84,29 @@ pub fn theil_sen(points: &[(f64, f64)]) -> f64 {
     if slopes.is_empty() { 0.0 } else { median(&slopes) }
 }
 
+/// Inverse of a small symmetric matrix by Gauss and Jordan with pivots; `None` where it is singular.
+pub fn inverse(matrix: Vec<Vec<f64>>) -> Option<Vec<Vec<f64>>> {
+    let n = matrix.len();
+    let unit = |i: usize| (0..n).map(move |j| f64::from(u8::from(i == j)));
+    let mut rows: Vec<Vec<f64>> =
+        matrix.into_iter().enumerate().map(|(i, r)| r.into_iter().chain(unit(i)).collect()).collect();
+    for column in 0..n {
+        let pivot = (column..n).max_by(|a, b| rows[*a][column].abs().total_cmp(&rows[*b][column].abs()))?;
+        rows.swap(column, pivot);
+        let by = rows[column][column];
+        if by.abs() < 1e-12 || !by.is_finite() {
+            return None;
+        }
+        rows[column].iter_mut().for_each(|v| *v /= by);
+        let base = rows[column].clone();
+        for (_, row) in rows.iter_mut().enumerate().filter(|(i, _)| *i != column) {
+            let by = row[column];
+            row.iter_mut().zip(&base).for_each(|(v, b)| *v -= by * b);
+        }
+    }
+    Some(rows.into_iter().map(|r| r[n..].to_vec()).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -48,9 +48,9 @@ pub(super) struct Common {
     /// Devices: ids or uids separated by commas, or `all` (software devices too) [default: cpu and all real GPUs]
     #[arg(long, value_name = "ID,..|all")]
     pub(super) device: Option<String>,
-    /// CPU threads [default: all that are allowed]
-    #[arg(long, value_name = "N")]
-    pub(super) threads: Option<usize>,
+    /// CPU threads; `calibrate` takes several counts, each a key of its own [default: all that are allowed]
+    #[arg(long, value_name = "N", value_delimiter = ',')]
+    pub(super) threads: Vec<usize>,
     /// Write the JSON document to a file, or to stdout with `-` (instead of the table)
     #[arg(long, value_name = "PATH|-")]
     pub(super) json: Option<String>,
@@ -85,12 +85,15 @@ pub(super) struct BenchWorker {
     pub(super) of: Bench,
 }
 
-/// A worker of `calibrate`: its number and the arguments of the command.
+/// A worker of `calibrate`: its number, which of the counts of CPU threads it uses, and the arguments of the command.
 #[derive(Debug, Args)]
 pub(super) struct CalibrateWorker {
     /// Number of the worker
     #[arg(long, default_value_t = 0)]
     pub(super) worker: u64,
+    /// CPU threads of this worker
+    #[arg(long)]
+    pub(super) of_threads: Option<usize>,
     #[command(flatten)]
     pub(super) of: Calibrate,
 }
@@ -112,7 +115,7 @@ pub(super) struct Bench {
     /// Dtypes, separated by commas
     #[arg(long, value_name = "f32,..", default_value = "f32")]
     pub(super) dtype: String,
-    /// Where operands are when a call begins: resident, always (copied each call), or all
+    /// Where operands are when a call begins: resident, always (copied each call), once (copied every tenth), or all
     #[arg(long, value_name = "LIST|all", default_value = "resident")]
     pub(super) residency: String,
     /// Kernel variant on the GPUs
@@ -154,9 +157,15 @@ pub(super) struct Calibrate {
     /// Ops, separated by commas [default: every op that has a threshold]
     #[arg(long, value_name = "A,B")]
     pub(super) op: Option<String>,
-    /// Dtypes, separated by commas
-    #[arg(long, value_name = "f32,..", default_value = "f32")]
-    pub(super) dtype: String,
+    /// Dtypes, separated by commas [default: f32]
+    #[arg(long, value_name = "f32,..")]
+    pub(super) dtype: Option<String>,
+    /// Where operands are when a call begins: resident, always, once, or all [default: resident,always]
+    #[arg(long, value_name = "LIST|all")]
+    pub(super) residency: Option<String>,
+    /// Every dtype, every residency, one CPU thread and all of them: hours; raise --budget
+    #[arg(long)]
+    pub(super) full: bool,
     /// Kernel variant on the CPU, e.g. naive
     #[arg(long, value_name = "V")]
     pub(super) cpu_variant: Option<String>,
@@ -169,9 +178,16 @@ pub(super) struct Calibrate {
     /// Let software devices take part; implies `--device all`
     #[arg(long)]
     pub(super) allow_software: bool,
+    /// Add to an earlier profile of this machine; one that was interrupted is resumed
+    #[arg(long, value_name = "FILE")]
+    pub(super) merge: Option<String>,
     /// Write the profile to a file instead of stdout
     #[arg(long, short, value_name = "FILE")]
     pub(super) output: Option<String>,
+    /// Then measure shapes that the calibration did not see, in as much time again, and say what placing them by the
+    /// profile costs; exit code 1 if always the CPU or always the GPU is better
+    #[arg(long)]
+    pub(super) regret: bool,
     /// Most fresh processes that measure near a crossing (3 elsewhere); 1 measures in this one
     #[arg(long, value_name = "N", default_value_t = 11)]
     pub(super) processes: usize,

@@ -8,12 +8,11 @@ use crate::base::{Code, DeviceInfo, Document, Error, Record, Result};
 use crate::device::cpu::Pin;
 use crate::jobs::bench::{self, baseline, processes};
 use crate::jobs::workers::Start;
-use crate::measure::Residency;
 use crate::measure::compare::{Change, Rule};
 use crate::report;
 
 use super::args;
-use super::commands::{Ctx, cancel_on_signals, dtypes, host, list, ops, seconds};
+use super::commands::{Ctx, cancel_on_signals, dtypes, host, ops, residencies, seconds};
 use super::output::{self, CliSink};
 use super::sizes::{parse_shape, parse_sizes};
 
@@ -40,11 +39,7 @@ impl Ctx<'_> {
             shape: a.shape.as_deref().map(parse_shape).transpose()?,
             attrs: a.attr.clone(),
             dtypes: dtypes(&a.dtype)?,
-            residencies: if a.residency == "all" {
-                Residency::ALL.to_vec()
-            } else {
-                list(&a.residency, |s| s.parse())?
-            },
+            residencies: residencies(&a.residency)?,
             variant: a.variant.clone(),
             cpu_variant: a.cpu_variant.clone(),
             budget_s: seconds("--budget", &a.budget)? / a.processes as f64,
@@ -144,7 +139,7 @@ impl Ctx<'_> {
         }
         let doubtful: Vec<&BenchRecord> = suspects.iter().map(|i| &rows[*i]).collect();
         let second = processes::again(cfg, start, infos, &doubtful, cancel)?;
-        Ok(baseline::compare(old, &baseline::with_second(&rows, &second), &Rule::default()))
+        Ok(baseline::compare_again(old, &rows, &second, &Rule::default()))
     }
 }
 

@@ -2,15 +2,18 @@
 
 use std::time::Duration;
 
-use crate::base::{Code, Error, Result};
+use crate::base::regret::RegretRecord;
+use crate::base::sink::Cancel;
+use crate::base::{Code, DType, Error, Result};
 use crate::device::cpu::Pin;
 use crate::device::probe::{Rig, Select};
-use crate::jobs::calibrate;
+use crate::jobs::calibrate::{self, regret};
+use crate::jobs::workers::Start;
 use crate::measure::Residency;
-use crate::{op, report};
+use crate::{op, profile, report};
 
 use super::args;
-use super::commands::{Ctx, cancel_on_signals, dtypes, ops, seconds};
+use super::commands::{Ctx, cancel_on_signals, dtypes, ops, residencies, seconds};
 use super::output::{self, CliSink};
 
 fn config(a: &args::Calibrate) -> Result<calibrate::CalibrateConfig> {
@@ -23,15 +26,24 @@ fn config(a: &args::Calibrate) -> Result<calibrate::CalibrateConfig> {
             Some(text) => ops(text)?,
             None => op::all().collect(),
         },
-        dtypes: dtypes(&a.dtype)?,
-        residencies: Residency::ALL.to_vec(),
+        dtypes: match &a.dtype {
+            Some(text) => dtypes(text)?,
+            None if a.full => DType::ALL.to_vec(),
+            None => vec![DType::F32],
+        },
+        residencies: match &a.residency {
+            Some(text) => residencies(text)?,
+            None if a.full => Residency::ALL.to_vec(),
+            None => Residency::PLACED.to_vec(),
+        },
         cpu_variant: a.cpu_variant.clone(),
         margin: a.margin,
-        budget: Duration::from_secs_f64(seconds("--budget", &a.budget)?),
+        budget: Duration::from_secs_f64(seconds("--budget", &a.budget)? / counts(a).len() as f64),
         range: None,
         allow_software: a.allow_software,
         seed: 1,
         processes: if a.processes == 1 { calibrate::CalibrateConfig::PROCESSES } else { a.processes },
+        earlier: a.merge.as_deref().map(profile::load).transpose()?.map(|loaded| loaded.profile),
     };
     if !(cfg.margin.is_finite() && (1.0..=100.0).contains(&cfg.margin)) {
         return bad(format!("--margin {}: expected 1 to 100", cfg.margin));
@@ -39,20 +51,30 @@ fn config(a: &args::Calibrate) -> Result<calibrate::CalibrateConfig> {
     Ok(cfg)
 }
 
+/// Numbers of CPU threads to calibrate against, one after the other; `None`: all that are allowed.
+fn counts(a: &args::Calibrate) -> Vec<Option<usize>> {
+    let mut counts: Vec<_> = a.common.threads.iter().copied().map(Some).collect();
+    if counts.is_empty() {
+        counts.extend(a.full.then_some(Some(1)));
+        counts.push(None);
+    }
+    counts
+}
+
 impl Ctx<'_> {
-    fn calibrate_rig(&self, a: &args::Calibrate, pin: Pin) -> Result<Rig> {
+    fn calibrate_rig(&self, a: &args::Calibrate, threads: Option<usize>, pin: Pin) -> Result<Rig> {
         let select = match (&a.common.device, a.allow_software) {
             (Some(text), _) => Select::parse(text)?,
             (None, true) => Select::All,
             (None, false) => Select::Default,
         };
-        self.rig_of(&select, a.common.threads, pin)
+        self.rig_of(&select, threads, pin)
     }
 
     /// Times what is ordered, for [`Ctx::calibrate`] in another process.
-    pub(super) fn calibrate_worker(&self, a: &args::Calibrate) -> Result<u8> {
+    pub(super) fn calibrate_worker(&self, a: &args::Calibrate, threads: Option<usize>) -> Result<u8> {
         let cancel = cancel_on_signals()?;
-        let rig = self.calibrate_rig(a, Pin::Workers)?;
+        let rig = self.calibrate_rig(a, threads, Pin::Workers)?;
         let (input, output) = (&mut std::io::stdin().lock(), &mut std::io::stdout());
         calibrate::worker(a.cpu_variant.as_deref(), &rig, input, output, &cancel)?;
         Ok(0)
@@ -61,38 +83,101 @@ impl Ctx<'_> {
     pub(super) fn calibrate(&self, a: &args::Calibrate) -> Result<u8> {
         let cfg = config(a)?;
         let cancel = cancel_on_signals()?;
-        let rig = self.calibrate_rig(a, if a.processes == 1 { Pin::Workers } else { Pin::Free })?;
         let mut sink = CliSink::new(a.common.quiet, false, Box::new(|_| None));
-        let done = if a.processes == 1 {
-            calibrate::run(&cfg, &rig, &mut sink, &cancel)?
-        } else {
-            let start = self.workers("calibrate-worker", a.processes, Duration::from_secs(120))?;
-            calibrate::run_workers(&cfg, &rig, &start, &mut sink, &cancel)?
-        };
+        let (mut parts, mut regret) = (Vec::new(), Vec::new());
+        let (mut infos, mut absent) = (Vec::new(), Vec::new());
+        for threads in counts(a) {
+            let rig = self.calibrate_rig(a, threads, if a.processes == 1 { Pin::Workers } else { Pin::Free })?;
+            let has = rig.cpu.info().compute_units;
+            if let Some(n) = threads.filter(|n| *n as u64 != u64::from(has)) {
+                let why = format!("--threads {n}: {} has {has}", rig.cpu.info().name);
+                return Err(Error::new(Code::BadArgument, why));
+            }
+            let start = match a.processes {
+                1 => None,
+                n => {
+                    let mut start = self.workers("calibrate-worker", n, Duration::from_secs(120))?;
+                    start.arguments.extend(threads.map(|n| format!("--of-threads={n}")));
+                    Some(start)
+                }
+            };
+            let part = match &start {
+                None => calibrate::run(&cfg, &rig, &mut sink, &cancel)?,
+                Some(start) => calibrate::run_workers(&cfg, &rig, start, &mut sink, &cancel)?,
+            };
+            if a.regret && !part.interrupted {
+                match Self::regret(a, &cfg, &part.profile, &rig, start.as_ref(), &mut sink, &cancel) {
+                    // The profile is there already.
+                    Err(e) if e.code() == Code::Cancelled => {}
+                    judged => regret.extend(judged?),
+                }
+            }
+            parts.push(part);
+            infos = rig.devices.iter().map(|d| d.info().clone()).collect();
+            absent = rig.absent;
+        }
+        let done = calibrate::joined(parts)?;
         let toml = done.profile.to_toml()?;
         // What is written must be readable: a profile that its own reader refuses is never handed out.
         crate::profile::Profile::from_toml(&toml)?;
-        let records = sink.finish()?;
         match (a.output.as_deref(), a.common.json.as_deref()) {
             (Some(path), _) => output::file(path, &toml)?,
             (None, Some("-")) => {}
             (None, _) => output::data(&toml)?,
         }
+        let records = sink.finish()?;
         if !a.common.quiet {
             if !done.records.is_empty() {
                 output::talk(&report::text::thresholds(&done.records, Some(160)));
             }
+            if !regret.is_empty() {
+                output::talk(&report::text::regret(&regret, Some(160)));
+            }
             for note in &done.profile.notes {
                 output::talk(note);
+            }
+            output::talk(&format!("{} of {} keys decided", done.decided(), done.records.len()));
+            if done.kept > 0 {
+                output::talk(&format!("{} keys are the earlier profile's", done.kept));
             }
             if done.unmeasured > 0 {
                 output::talk(&format!("{} keys did not fit the budget: they stay on the CPU", done.unmeasured));
             }
+            if a.regret && regret.is_empty() {
+                output::talk("regret: inconclusive, for there is no key to judge");
+            }
         }
-        let code = u8::from(done.records.iter().any(|r| r.verdict == "unsafe"));
-        let infos = rig.devices.iter().map(|d| d.info().clone()).collect();
-        let doc = self.document(infos, rig.absent, records, done.complete, code);
+        let found = done.records.iter().any(|r| r.verdict == "unsafe") || regret.iter().any(|r| r.finding != "ok");
+        let code = match () {
+            () if done.interrupted || cancel.raised() => super::INTERRUPTED,
+            () if found => 1,
+            () if a.regret && regret.is_empty() => 4,
+            () => 0,
+        };
+        let doc = self.document(infos, absent, records, done.complete, code);
         self.write_json(a.common.json.as_deref(), &doc)?;
         Ok(code)
+    }
+
+    /// What the profile's choices cost on shapes that the calibration did not see, measured by as many processes.
+    fn regret(
+        a: &args::Calibrate,
+        cfg: &calibrate::CalibrateConfig,
+        profile: &profile::Profile,
+        rig: &Rig,
+        start: Option<&Start>,
+        sink: &mut CliSink,
+        cancel: &Cancel,
+    ) -> Result<Vec<RegretRecord>> {
+        let some = regret::RegretConfig::new(cfg.budget);
+        let judge = regret::RegretConfig {
+            processes: if a.processes == 1 { some.processes } else { some.processes.min(a.processes) },
+            cpu_variant: cfg.cpu_variant.clone(),
+            ..some
+        };
+        match start {
+            None => regret::run_in(&judge, profile, &[rig], sink, cancel),
+            Some(start) => regret::run_workers(&judge, profile, rig, start, sink, cancel),
+        }
     }
 }

@@ -12,6 +12,7 @@ use crate::device::cpu::Pin;
 use crate::device::probe::{CpuConfig, Rig, Select, inventory, open};
 use crate::jobs::workers::Start;
 use crate::jobs::{devices, stress};
+use crate::measure::Residency;
 use crate::op::{self, OpDesc};
 use crate::report;
 
@@ -31,7 +32,7 @@ pub(super) fn run(cli: &Cli, command: &[String], env: &Env) -> Result<u8> {
         Command::Profile(a) => ctx.profile(&a.what),
         Command::Run(a) => ctx.run_op(a),
         Command::BenchWorker(w) => Ctx { command, env: &numbered(w.worker) }.bench_worker(&w.of),
-        Command::CalibrateWorker(w) => Ctx { command, env: &numbered(w.worker) }.calibrate_worker(&w.of),
+        Command::CalibrateWorker(w) => Ctx { command, env: &numbered(w.worker) }.calibrate_worker(&w.of, w.of_threads),
         Command::StressWorker { task } => stress::worker(task, &mut std::io::stdout(), env).map(|()| 0),
     }
 }
@@ -100,10 +101,24 @@ pub(super) fn threads_of(asked: Option<usize>) -> Result<usize> {
     }
 }
 
+/// The one number that a command takes.
+fn one_count(threads: &[usize]) -> Result<Option<usize>> {
+    match threads {
+        [] => Ok(None),
+        [n] => Ok(Some(*n)),
+        _ => Err(Error::new(Code::BadArgument, "--threads: one number here; `calibrate` takes several")),
+    }
+}
+
+/// `--residency`.
+pub(super) fn residencies(text: &str) -> Result<Vec<Residency>> {
+    if text == "all" { Ok(Residency::ALL.to_vec()) } else { list(text, |s| s.parse()) }
+}
+
 impl Ctx<'_> {
     pub(super) fn rig(&self, common: &Common, pin: Pin) -> Result<Rig> {
         let select = common.device.as_deref().map_or(Ok(Select::Default), Select::parse)?;
-        self.rig_of(&select, common.threads, pin)
+        self.rig_of(&select, one_count(&common.threads)?, pin)
     }
 
     pub(super) fn rig_of(&self, select: &Select, threads: Option<usize>, pin: Pin) -> Result<Rig> {
@@ -236,7 +251,7 @@ impl Ctx<'_> {
                 None => Vec::new(),
             },
             device: a.common.device.clone(),
-            threads: a.common.threads.and_then(|t| u32::try_from(t).ok()).unwrap_or(0),
+            threads: one_count(&a.common.threads)?.and_then(|t| u32::try_from(t).ok()).unwrap_or(0),
             journal: match (&a.journal, a.no_journal) {
                 (Some(path), _) => Some(path.into()),
                 (None, true) => None,

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use crate::base::{Absence, Backend, Case, Code, DeviceClass, DeviceInfo, Env, Error, Result};
+use crate::base::{Absence, Backend, Case, Code, DeviceClass, DeviceInfo, Env, Error, Features, Result};
 use crate::device::Device;
 use crate::device::cpu::Pin;
 use crate::device::probe::{self, CpuConfig, Found, Select};
@@ -75,6 +75,8 @@ pub struct Explanation {
     pub why: Why,
     /// Work of the case, e.g. m·n·k.
     pub work: u128,
+    /// What a cost curve knows of it.
+    pub features: Features,
     /// Unit of the op's thresholds.
     pub unit: &'static str,
     /// The entry that decided, if one has this key.
@@ -389,6 +391,7 @@ impl Places {
             device,
             why: decided.why.clone(),
             work: decided.work,
+            features: op.features(case),
             unit: op.unit.name(),
             entry: decided.entry.cloned(),
             assumed: decided.assumed,

@@ -26,7 +26,14 @@ pub fn why_lines(engine: &Engine, e: &Explanation) -> Vec<String> {
     lines.push(format!("work: {} ({}), family: {}", e.work, e.unit, e.family.unwrap_or("none")));
     if let Some(entry) = &e.entry {
         lines.push(format!("entry: {}", describe(profile, entry)));
-        if let (Some(cpu), Some(gpu)) = (model::cpu_seconds(entry, e.work), model::gpu_seconds(entry, e.work)) {
+        if let Some(curve) = &entry.curve {
+            if curve.covers(&model::Shape::of(&e.features)) {
+                lines.push(format!("CPU: {}", curve.cpu.text(&e.features)));
+                lines.push(format!("device: {}", curve.device.text(&e.features)));
+            } else {
+                lines.push("curve: no such shape was measured, nor one near it".into());
+            }
+        } else if let (Some(cpu), Some(gpu)) = (model::cpu_seconds(entry, e.work), model::gpu_seconds(entry, e.work)) {
             lines.push(format!(
                 "evidence at this work: CPU {}, device {} ({} sizes measured)",
                 units::seconds(cpu),

@@ -24,17 +24,31 @@ pub enum Residency {
     Resident,
     /// In ordinary host memory: the call copies inputs there, launches, copies outputs back.
     Always,
+    /// In ordinary host memory, for [`Residency::calls`] calls between the copies in and out: each call's share of them.
+    Once,
 }
 
 impl Residency {
     /// All residencies.
-    pub const ALL: [Residency; 2] = [Residency::Resident, Residency::Always];
+    pub const ALL: [Residency; 3] = [Residency::Resident, Residency::Always, Residency::Once];
+
+    /// Those of which placement asks: operands on the device, or in host memory.
+    pub const PLACED: [Residency; 2] = [Residency::Resident, Residency::Always];
+
+    /// Calls between copies (requirements C6: k = 10).
+    pub const fn calls(self) -> u64 {
+        match self {
+            Residency::Resident | Residency::Always => 1,
+            Residency::Once => 10,
+        }
+    }
 
     /// The word in profiles and records.
     pub const fn name(self) -> &'static str {
         match self {
             Residency::Resident => "resident",
             Residency::Always => "always",
+            Residency::Once => "once",
         }
     }
 }
@@ -42,10 +56,9 @@ impl Residency {
 impl std::str::FromStr for Residency {
     type Err = Error;
     fn from_str(s: &str) -> Result<Self> {
-        Residency::ALL
-            .into_iter()
-            .find(|r| r.name() == s)
-            .ok_or_else(|| Error::new(Code::BadArgument, format!("unknown residency '{s}'; known: resident always")))
+        Residency::ALL.into_iter().find(|r| r.name() == s).ok_or_else(|| {
+            Error::new(Code::BadArgument, format!("unknown residency '{s}'; known: resident always once"))
+        })
     }
 }
 
@@ -53,6 +66,10 @@ impl std::str::FromStr for Residency {
 pub trait Subject {
     /// Does it `calls` times and returns when the last one is complete.
     fn run(&mut self, calls: u64) -> Result<()>;
+    /// Calls that one of these stands for; seconds per call are shared among them.
+    fn share(&self) -> u64 {
+        1
+    }
     /// The clock its time passes on.
     fn clock(&self) -> Arc<dyn Clock>;
 }
@@ -64,6 +81,8 @@ pub struct Series {
     pub samples: Vec<f64>,
     /// Calls per sample.
     pub batch: u64,
+    /// Calls in all, those before the first sample among them.
+    pub calls: u64,
 }
 
 impl Series {
@@ -82,7 +101,7 @@ pub fn sample(subjects: &mut [&mut dyn Subject], rule: &StopRule, cancel: &Cance
     let begin = clock.now();
     let mut series = vec![Series::default(); subjects.len()];
     for (s, out) in subjects.iter_mut().zip(&mut series) {
-        out.batch = warm_up(*s, rule.budget_s)?;
+        (out.batch, out.calls) = warm_up(*s, rule.budget_s)?;
         if cancel.raised() {
             return Err(Error::new(Code::Cancelled, "interrupted before the first sample"));
         }
@@ -94,7 +113,9 @@ pub fn sample(subjects: &mut [&mut dyn Subject], rule: &StopRule, cancel: &Cance
         for i in 0..subjects.len() {
             let i = if forward { i } else { subjects.len() - 1 - i };
             let batch = series[i].batch;
-            series[i].samples.push(time(subjects[i], batch)? / batch as f64);
+            let calls = batch * subjects[i].share();
+            series[i].samples.push(time(subjects[i], batch)? / calls as f64);
+            series[i].calls += calls;
         }
         let views: Vec<&[f64]> = series.iter().map(|s| s.samples.as_slice()).collect();
         // The soft limit counts sampling alone, the budget everything.
@@ -113,15 +134,17 @@ fn time(s: &mut dyn Subject, calls: u64) -> Result<f64> {
 }
 
 /// Runs until a call is no longer faster than the one before, at most five times or a tenth of the budget; then sizes
-/// the batch.
-fn warm_up(s: &mut dyn Subject, budget_s: f64) -> Result<u64> {
+/// the batch. Gives it and the number of calls.
+fn warm_up(s: &mut dyn Subject, budget_s: f64) -> Result<(u64, u64)> {
     let mut best = time(s, 1)?;
     let mut spent = best;
+    let mut calls = 1;
     for _ in 0..4 {
         if spent > budget_s / 10.0 {
             break;
         }
         let t = time(s, 1)?;
+        calls += 1;
         spent += t;
         if t > 0.95 * best {
             best = best.min(t);
@@ -133,9 +156,9 @@ fn warm_up(s: &mut dyn Subject, budget_s: f64) -> Result<u64> {
     if batch > 1 {
         // One batch more settles caches and the estimate of a very short call.
         let per_call = time(s, batch)? / batch as f64;
-        return Ok(batch_for(per_call, REGION_S));
+        return Ok((batch_for(per_call, REGION_S), calls + batch));
     }
-    Ok(batch)
+    Ok((batch, calls))
 }
 
 /// A prepared op as a subject.
@@ -199,6 +222,18 @@ impl Subject for OpSubject<'_> {
                     }
                     Ok(())
                 }
+                // Whole groups: each has its copies, and the call's time is its share of them.
+                Residency::Once => {
+                    for _ in 0..calls {
+                        prepared.upload(q, self.inputs)?;
+                        for _ in 0..self.residency.calls() {
+                            prepared.launch(q)?;
+                        }
+                        q.finish(deadline)?;
+                        prepared.download(q)?;
+                    }
+                    Ok(())
+                }
             }
         };
         let result = go();
@@ -209,6 +244,9 @@ impl Subject for OpSubject<'_> {
     }
     fn clock(&self) -> Arc<dyn Clock> {
         Arc::clone(&self.clock)
+    }
+    fn share(&self) -> u64 {
+        self.residency.calls()
     }
 }
 
@@ -305,6 +343,8 @@ mod tests {
         assert!((s[0].median() / 1e-3 - 1.0).abs() < 1e-6 && (s[1].median() / 1e-7 - 1.0).abs() < 1e-6);
         assert_eq!(s[0].batch, 1);
         assert!((499..=501).contains(&s[1].batch), "a region lasts 50 us: {}", s[1].batch);
+        assert_eq!(s[0].calls, 2 + rule.min_samples as u64, "two to warm up");
+        assert_eq!(s[1].calls, 2 + s[1].batch * (1 + rule.min_samples as u64), "and one batch");
         assert_eq!(s[0].samples.len(), rule.min_samples);
         let log: String = a.log.lock().unwrap().iter().collect();
         assert!(log.ends_with("abbaabbaabbaab"), "{log}");

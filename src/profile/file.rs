@@ -434,6 +434,9 @@ pub fn validate(p: &Profile) -> Result<()> {
         if e.points.windows(2).any(|w| w[0].size >= w[1].size) {
             return bad(format!("{}: the points' sizes do not grow", at()));
         }
+        if let Some(why) = e.curve.as_ref().and_then(super::model::Curve::fault) {
+            return bad(format!("{}: curve.{why}", at()));
+        }
         if !keys.insert((&e.op, &e.dtype, &e.family, &e.device, &e.residency, e.threads, &e.cpu_variant)) {
             return bad(format!("{}: the key is listed twice", at()));
         }
@@ -441,8 +444,10 @@ pub fn validate(p: &Profile) -> Result<()> {
     Ok(())
 }
 
-const TOP: &[&str] =
-    &["schema", "kind", "name", "gpuctl", "created", "margin", "notes", "host", "device", "transfer", "entry", "end"];
+const TOP: &[&str] = &[
+    "schema", "kind", "name", "gpuctl", "created", "margin", "rule", "notes", "host", "device", "transfer", "entry",
+    "end",
+];
 const HOST: &[&str] = &["cpu", "isa", "cpus", "memory_bytes", "os"];
 const DEVICE: &[&str] = &["id", "uid", "fingerprint", "backend", "name", "driver"];
 const TRANSFER: &[&str] = &["device", "h2d_latency_s", "h2d_bytes_per_s", "d2h_latency_s", "d2h_bytes_per_s"];
@@ -466,6 +471,7 @@ const ENTRY: &[&str] = &[
     "reason",
     "points",
     seal::KEY,
+    "curve",
 ];
 const END: &[&str] = &["entries", "partial", "digest"];
 

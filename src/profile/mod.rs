@@ -225,6 +225,9 @@ pub struct Entry {
     /// The evidence, in order of size; in the file one array each: size, cpu_s, gpu_s, ratio low, ratio high, pairs.
     #[serde(default, skip_serializing_if = "Vec::is_empty", with = "file::points")]
     pub points: Vec<CalibratePoint>,
+    /// Times of any shape of the family, where enough shapes were measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub curve: Option<model::Curve>,
 }
 
 impl From<&CalibrateRecord> for Entry {
@@ -248,7 +251,26 @@ impl From<&CalibrateRecord> for Entry {
             kernel: r.kernel.clone(),
             reason: r.reason.clone(),
             points: r.points.clone(),
+            curve: None,
         }
+    }
+}
+
+/// What decides where both a curve and a threshold could.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Rule {
+    /// Work from the threshold on goes to the device.
+    #[default]
+    Threshold,
+    /// The side with the shorter predicted time, where the entry has a curve.
+    Curve,
+}
+
+impl Rule {
+    // By reference, as serde asks.
+    fn is_threshold(&self) -> bool {
+        *self == Rule::Threshold
     }
 }
 
@@ -269,6 +291,9 @@ pub struct Profile {
     pub created: String,
     /// threshold over crossing.
     pub margin: f64,
+    /// What decides.
+    #[serde(default, skip_serializing_if = "Rule::is_threshold")]
+    pub rule: Rule,
     /// Remarks: what was left out and why.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,

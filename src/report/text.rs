@@ -3,6 +3,7 @@
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 
 use crate::base::record::{BenchRecord, CalibrateRecord, ChangeRecord, StressRecord, ThresholdRecord};
+use crate::base::regret::RegretRecord;
 use crate::base::{Absence, DeviceInfo, units};
 
 use super::rows::{BENCH_COLUMNS, bench_cells};
@@ -115,6 +116,65 @@ pub fn thresholds(records: &[CalibrateRecord], width: Option<u16>) -> String {
     t.to_string()
 }
 
+/// What placing held-out shapes costs, in per cent of the time of the best placement, and how many keys cross at all.
+pub fn regret(records: &[RegretRecord], width: Option<u16>) -> String {
+    let mut t = table(&[
+        "op",
+        "dtype",
+        "family",
+        "device",
+        "residency",
+        "verdict",
+        "shapes",
+        "auto: mean",
+        "near crossing",
+        "worst",
+        "threshold",
+        "always-cpu",
+        "always-gpu",
+        "default",
+        "gpu-blob",
+        "x1.5",
+        "finding",
+    ]);
+    if let Some(w) = width {
+        t.set_width(w);
+    }
+    let percent = |v: f64| format!("{:.1} %", 100.0 * v);
+    for r in records {
+        let of = |name: &str| r.policies.iter().find(|p| p.name == name);
+        let mean = |name: &str| of(name).map_or("-".into(), |p| percent(p.mean));
+        t.add_row([
+            r.op.clone(),
+            r.dtype.to_string(),
+            r.family.clone(),
+            r.device.clone(),
+            r.residency.clone(),
+            r.verdict.clone(),
+            r.shapes.len().to_string(),
+            mean("auto"),
+            of("auto").and_then(|p| p.near).map_or("-".into(), percent),
+            of("auto").map_or("-".into(), |p| percent(p.worst)),
+            mean("threshold"),
+            mean("always-cpu"),
+            mean("always-gpu"),
+            mean("default"),
+            mean("gpu-blob"),
+            mean("threshold x1.5"),
+            if r.finding == "ok" { r.finding.clone() } else { format!("{} is better", r.finding) },
+        ]);
+    }
+    let crossing = |r: &&RegretRecord| {
+        let smallest = r.dense.smallest;
+        r.dense.crossing.is_some_and(|c| smallest.is_some_and(|s| s < c))
+    };
+    let crossing = records.iter().filter(crossing).count();
+    format!(
+        "{t}\nregret on shapes that the calibration did not see; a dense sweep crosses in {crossing} of {} keys\n",
+        records.len()
+    )
+}
+
 /// The verdicts of a comparison with an earlier run, and how many there are of each.
 pub fn changes(records: &[ChangeRecord], width: Option<u16>) -> String {
     let mut t = table(&[
@@ -146,7 +206,7 @@ pub fn changes(records: &[ChangeRecord], width: Option<u16>) -> String {
             r.ratio.map_or("-".into(), |v| format!("{v:.3}")),
             r.ratio_ci.map_or("-".into(), |c| format!("{:.3} .. {:.3}", c[0], c[1])),
             r.verdict.clone(),
-            r.reason.clone(),
+            remarks(r),
         ]);
     }
     let count = |word: &str| records.iter().filter(|r| r.verdict == word).count();
@@ -188,6 +248,13 @@ pub fn threshold_changes(records: &[ThresholdRecord], width: Option<u16>) -> (Op
     let words = ["MOVED", "VERDICT", "ALONE", "UNKNOWN", "WITHIN", "SAME"];
     let counts: Vec<String> = words.iter().map(|w| format!("{} {w}", count(w))).collect();
     ((!differ.is_empty()).then(|| t.to_string()), counts.join(", "))
+}
+
+fn remarks(r: &ChangeRecord) -> String {
+    // Up to here the machine is the same for people; the verdict takes it as it is.
+    let machine = r.machine_ratio.filter(|m| !(0.95..=1.05).contains(m)).map(|m| format!("machine's speed x{m:.2}"));
+    let parts: Vec<String> = machine.into_iter().chain((!r.reason.is_empty()).then(|| r.reason.clone())).collect();
+    parts.join("; ")
 }
 
 /// One finished scenario.

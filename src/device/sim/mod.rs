@@ -6,6 +6,7 @@
 //! times up on its one clock.
 
 mod model;
+mod rough;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,14 +23,23 @@ use super::{
 };
 
 pub use model::{Model, Spec, Throttle};
+pub use rough::Rough;
 
 /// The note of a device that was opened for timing only. Rows of such a device may never be called verified.
 pub const TIMING_ONLY: &str = "timing only: nothing is computed, so no result of this device is verified";
 
-const PRESETS: [(&str, &str); 3] = [
+/// Whether a device was opened for timing only.
+pub fn timing_only(info: &DeviceInfo) -> bool {
+    info.notes.iter().any(|n| n == TIMING_ONLY)
+}
+
+const PRESETS: [(&str, &str); 6] = [
     ("h200", include_str!("h200.toml")),
     ("laptop", include_str!("laptop.toml")),
     ("textbook", include_str!("textbook.toml")),
+    ("steps", include_str!("steps.toml")),
+    ("cliffs", include_str!("cliffs.toml")),
+    ("bands", include_str!("bands.toml")),
 ];
 
 /// Names of the machines that come with the program; `sim:NAME` is the device's id.
@@ -217,6 +227,11 @@ impl Shared {
         let index = self.times.fetch_add(1, Ordering::Relaxed);
         seconds * self.model().noise_factor(self.spec.seed, self.part as u64, self.spec.process, index)
     }
+    /// How much a launch is late beyond the mean.
+    fn late(&self) -> f64 {
+        let index = self.times.load(Ordering::Relaxed);
+        self.model().jitter(self.spec.seed, self.part as u64, self.spec.process, index)
+    }
     fn throttled(&self, seconds: f64) -> f64 {
         match self.model().throttle {
             Some(t) if self.clock.now() >= t.after_s => seconds * t.factor,
@@ -275,8 +290,9 @@ impl Device for SimDevice {
             let why = format!("{bytes} bytes asked, {used} of {} are in use", self.shared.model().memory_bytes);
             return Err(named(Error::new(Code::OutOfDeviceMemory, why)));
         }
-        // The host may be smaller than the machine that it plays.
-        let inner = self.shared.host.alloc(bytes, kind).map_err(|e| {
+        // The host may be smaller than the machine that it plays. What is never computed with takes no room.
+        let held = if self.shared.compute == Compute::Real { bytes } else { bytes.min(16) };
+        let inner = self.shared.host.alloc(held, kind).map_err(|e| {
             named(Error::new(Code::OutOfDeviceMemory, "the host that computes for the simulator has too little memory"))
                 .caused_by(e)
         })?;
@@ -427,7 +443,7 @@ impl Queue for SimQueue {
     fn write(&mut self, dst: &Buffer, offset: u64, data: &[u8]) -> Result<()> {
         dst.check(offset, data.len() as u64)?;
         let b = self.buffer(dst)?;
-        if !self.holds(&b.inner, offset, data)? {
+        if self.shared.compute == Compute::Real && !self.holds(&b.inner, offset, data)? {
             self.inner.write(&b.inner, offset, data)?;
             b.version.fetch_add(1, Ordering::SeqCst);
         }
@@ -438,7 +454,10 @@ impl Queue for SimQueue {
     fn read(&mut self, src: &Buffer, offset: u64, out: &mut [u8]) -> Result<()> {
         src.check(offset, out.len() as u64)?;
         let b = self.buffer(src)?;
-        self.inner.read(&b.inner, offset, out)?;
+        match self.shared.compute {
+            Compute::Real => self.inner.read(&b.inner, offset, out)?,
+            Compute::None => out.fill(0),
+        }
         self.blocking(self.shared.model().download(out.len() as u64));
         Ok(())
     }
@@ -447,7 +466,9 @@ impl Queue for SimQueue {
         src.check(src_offset, bytes)?;
         dst.check(dst_offset, bytes)?;
         let (from, to) = (self.buffer(src)?, self.buffer(dst)?);
-        self.inner.copy(&from.inner, src_offset, &to.inner, dst_offset, bytes)?;
+        if self.shared.compute == Compute::Real {
+            self.inner.copy(&from.inner, src_offset, &to.inner, dst_offset, bytes)?;
+        }
         to.version.fetch_add(1, Ordering::SeqCst);
         self.shared.clock.advance(self.shared.model().submit_s);
         self.shared.occupy(self.shared.noisy(self.shared.model().local(bytes.saturating_mul(2))));
@@ -457,7 +478,9 @@ impl Queue for SimQueue {
     fn fill(&mut self, dst: &Buffer, offset: u64, bytes: u64, value: u8) -> Result<()> {
         dst.check(offset, bytes)?;
         let b = self.buffer(dst)?;
-        self.inner.fill(&b.inner, offset, bytes, value)?;
+        if self.shared.compute == Compute::Real {
+            self.inner.fill(&b.inner, offset, bytes, value)?;
+        }
         b.version.fetch_add(1, Ordering::SeqCst);
         self.shared.clock.advance(self.shared.model().submit_s);
         self.shared.occupy(self.shared.noisy(self.shared.model().local(bytes)));
@@ -475,7 +498,7 @@ impl Queue for SimQueue {
             Error::new(Code::DTypeUnsupported, format!("the simulated machine has no rate for {}", program.dtype))
         })?;
         self.shared.clock.advance(model.submit_s);
-        self.shared.occupy(self.shared.throttled(self.shared.noisy(price)));
+        self.shared.occupy(self.shared.throttled(self.shared.noisy(price)) + self.shared.late());
         match self.shared.compute {
             Compute::Real => self.compute(launch, program),
             Compute::None => Ok(()),

@@ -9,6 +9,8 @@ use serde::Deserialize;
 use crate::base::rng::Philox;
 use crate::base::{Code, Cost, DType, Error, Result};
 
+use super::rough::Rough;
+
 /// A simulated machine: a CPU and a device on one clock.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -76,6 +78,9 @@ pub struct Model {
     /// A step in speed, if any.
     #[serde(default)]
     pub throttle: Option<Throttle>,
+    /// Prices of another form, if it has them. Then `tile`, `bandwidth_units`, `bandwidth` and `cache_bytes` say nothing.
+    #[serde(default)]
+    pub rough: Option<Rough>,
     /// Operations per second by dtype; a dtype without a rate is not supported.
     pub rates: BTreeMap<DType, f64>,
 }
@@ -101,10 +106,14 @@ impl Spec {
         Ok(spec)
     }
 
-    /// The same machine without noise and throttling.
+    /// The same machine without noise and throttling; each launch is delayed by the mean.
     pub fn quiet(mut self) -> Self {
         for m in [&mut self.cpu, &mut self.device] {
             (m.noise, m.process_noise, m.throttle) = (0.0, 0.0, None);
+            if let Some(rough) = &mut m.rough {
+                m.launch_s += rough.jitter_s;
+                rough.jitter_s = 0.0;
+            }
         }
         self
     }
@@ -148,6 +157,7 @@ impl Model {
         {
             return bad("throttle.factor", t.factor, "positive, after_s zero or positive");
         }
+        self.rough.as_ref().map_or(Ok(()), |r| r.check(part))?;
         if self.rates.is_empty() { bad("rates", 0.0, "given for at least one dtype") } else { Ok(()) }
     }
 
@@ -159,6 +169,9 @@ impl Model {
     /// rate.
     pub fn launch(&self, cost: &Cost, dtype: DType) -> Option<f64> {
         let rate = *self.rates.get(&dtype)?;
+        if let Some(rough) = &self.rough {
+            return Some(rough.launch(self, cost, dtype.size(), rate));
+        }
         let bytes = cost.bytes();
         let elements = (cost.read.max(cost.written) / dtype.size()).max(1) as f64;
         let tile = self.tile as f64;
@@ -179,12 +192,22 @@ impl Model {
 
     /// Noise-free seconds of a copy from the host.
     pub fn upload(&self, bytes: u64) -> f64 {
-        self.link_latency_s + bytes as f64 / self.link_upload
+        self.link_latency_s + self.copy(bytes, self.link_upload)
     }
 
     /// Noise-free seconds of a copy to the host.
     pub fn download(&self, bytes: u64) -> f64 {
-        self.link_latency_s + bytes as f64 / self.link_download
+        self.link_latency_s + self.copy(bytes, self.link_download)
+    }
+
+    fn copy(&self, bytes: u64, rate: f64) -> f64 {
+        self.rough.as_ref().map_or(bytes as f64 / rate, |r| r.copy(bytes, rate))
+    }
+
+    /// What launch number `index` of part `part` in process `process` takes longer than the mean, or shorter.
+    pub fn jitter(&self, seed: u64, part: u64, process: u64, index: u64) -> f64 {
+        let uniform = || Philox::new(seed).unit(2 * part + 1 + (process << 8) + (1 << 32), index);
+        self.rough.as_ref().filter(|r| r.jitter_s > 0.0).map_or(0.0, |r| r.delay(uniform()))
     }
 
     /// Noise-free seconds of a copy or fill within the device.
@@ -257,7 +280,7 @@ mod tests {
     fn prices_never_fall_with_size() {
         for name in sim::presets() {
             let s = sim::spec(name).unwrap();
-            for m in [&s.cpu, &s.device] {
+            for m in [&s.cpu, &s.device].into_iter().filter(|m| m.rough.is_none()) {
                 let (mut last, mut last_gemm) = (0.0, 0.0);
                 let mut n = 1u64;
                 while n < 1 << 26 {

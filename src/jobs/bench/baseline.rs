@@ -73,7 +73,10 @@ fn hindrance(old: Option<&BenchRecord>, new: &BenchRecord) -> Option<String> {
 }
 
 fn measured(row: &BenchRecord) -> Measured {
-    Measured { processes: row.process_medians_s.iter().map(|m| vec![*m]).collect(), clock: None }
+    Measured {
+        processes: row.process_medians_s.iter().map(|m| vec![*m]).collect(),
+        speeds: row.machine_speeds.iter().map(|s| s.to_vec()).collect(),
+    }
 }
 
 /// Judges every new row against the old one of the same device, op, dtype, shape, attributes, residency and, on the CPU,
@@ -106,6 +109,7 @@ pub fn compare(old: &Document, new: &[BenchRecord], rule: &Rule) -> Vec<ChangeRe
             new_s: new.median_s,
             ratio: Some(j.ratio).filter(|v| v.is_finite()),
             ratio_ci: Some(j.ci).filter(|c| c[0].is_finite() && c[1].is_finite()),
+            machine_ratio: j.machine.filter(|v| v.is_finite()),
             p_slower: j.p_slower,
             verdict: j.change.name().into(),
             reason: reason.unwrap_or_default(),
@@ -115,19 +119,139 @@ pub fn compare(old: &Document, new: &[BenchRecord], rule: &Rule) -> Vec<ChangeRe
 
 /// The rows worth measuring once more before anything is said of them.
 pub fn suspects(changes: &[ChangeRecord]) -> Vec<usize> {
-    let again = [Change::Slower.name(), Change::Ambiguous.name()];
+    let again = [Change::Slower.name(), Change::Faster.name(), Change::Ambiguous.name()];
     (0..changes.len()).filter(|i| again.contains(&changes[*i].verdict.as_str())).collect()
 }
 
 /// The new rows with the processes of their second measurement added.
-pub fn with_second(new: &[BenchRecord], second: &[BenchRecord]) -> Vec<BenchRecord> {
+fn with_second(new: &[BenchRecord], second: &[BenchRecord]) -> Vec<BenchRecord> {
     let joined = |row: &BenchRecord| {
         let mut row = row.clone();
         match second.iter().find(|s| same(s, &row)) {
-            Some(s) if s.subject.status == Status::Ok => row.process_medians_s.extend(&s.process_medians_s),
+            Some(s) if s.subject.status == Status::Ok => {
+                row.process_medians_s.extend(&s.process_medians_s);
+                row.machine_speeds.extend(&s.machine_speeds);
+            }
             _ => {}
         }
         row
     };
     new.iter().map(joined).collect()
+}
+
+/// The verdicts with both measurements of the new rows. A row that the second one alone does not show to have changed by
+/// more than the margin is not called so: it was the machine, for as long as the first one lasted.
+pub fn compare_again(old: &Document, new: &[BenchRecord], second: &[BenchRecord], rule: &Rule) -> Vec<ChangeRecord> {
+    let mut changes = compare(old, &with_second(new, second), rule);
+    for (change, row) in changes.iter_mut().zip(new) {
+        let mean = |r: &BenchRecord| {
+            let medians = &r.process_medians_s;
+            (medians.iter().map(|m| m.ln()).sum::<f64>() / medians.len() as f64).exp()
+        };
+        let then = rows(&old.records).find(|r| same(r, row)).map(mean);
+        let now = second.iter().find(|r| same(r, row) && r.subject.status == Status::Ok).map(mean);
+        let (Some(then), Some(now)) = (then, now) else { continue };
+        let shown = match change.verdict.as_str() {
+            v if v == Change::Slower.name() => now > then * rule.margin,
+            v if v == Change::Faster.name() => now * rule.margin < then,
+            _ => true,
+        };
+        if !shown {
+            change.reason = format!("{} at first, but not when it was measured again", change.verdict);
+            change.verdict = Change::Ambiguous.name().into();
+        }
+    }
+    changes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::record::{Phases, Subject};
+    use crate::base::{Attrs, DType, Fill};
+
+    /// Ten rows of ten sizes, each with these process medians and machine's speeds.
+    fn run(medians: &[f64], speeds: &[[f64; 2]]) -> Vec<BenchRecord> {
+        let op = crate::op::find("add").unwrap();
+        let row = |n: u64| {
+            let case = op.case(DType::F32, &[n], Attrs::new(), Fill::Uniform).unwrap();
+            let mut subject = Subject::of(&case, n, "elements", &DeviceInfo::ordinary_gpu());
+            subject.status = Status::Ok;
+            BenchRecord {
+                subject,
+                residency: "resident".into(),
+                k: 1,
+                threads: 2,
+                samples: 3,
+                samples_s: Vec::new(),
+                process_medians_s: medians.to_vec(),
+                machine_speeds: speeds.to_vec(),
+                between_processes: None,
+                median_s: medians.first().copied(),
+                ci_s: None,
+                min_s: None,
+                p95_s: None,
+                p99_s: None,
+                gflops: None,
+                gbps: None,
+                peak_fraction: None,
+                phases_s: Phases::default(),
+                speedup_vs_cpu: None,
+                speedup_ci: None,
+            }
+        };
+        (1..=10).map(row).collect()
+    }
+
+    fn document(rows: &[BenchRecord]) -> Document {
+        let host = Host { cpu: String::new(), cpus: 2, memory_bytes: 0, os: String::new() };
+        let records = rows.iter().map(|r| Record::Bench(Box::new(r.clone()))).collect();
+        Document {
+            schema: SCHEMA,
+            gpuctl: String::new(),
+            command: Vec::new(),
+            complete: true,
+            exit_code: 0,
+            host,
+            devices: Vec::new(),
+            absent: Vec::new(),
+            records,
+        }
+    }
+
+    fn verdicts(changes: &[ChangeRecord]) -> Vec<&str> {
+        changes.iter().map(|c| c.verdict.as_str()).collect()
+    }
+
+    const TIMES: [f64; 3] = [1.0, 1.001, 0.999];
+    const SLOWER: [f64; 3] = [1.3, 1.301, 1.299];
+
+    #[test]
+    fn a_slower_machine_is_not_slower_code() {
+        let old = document(&run(&TIMES, &[[1e9, 1e10]; 3]));
+        let slower_machine = compare(&old, &run(&SLOWER, &[[1e9, 1e10 / 1.3]; 3]), &Rule::default());
+        assert_eq!(verdicts(&slower_machine), ["AMBIGUOUS"; 10]);
+        assert!((slower_machine[0].machine_ratio.unwrap() * 1.3 - 1.0).abs() < 1e-9);
+        let slower_code = compare(&old, &run(&SLOWER, &[[1e9, 1e10]; 3]), &Rule::default());
+        assert_eq!(verdicts(&slower_code), ["SLOWER"; 10]);
+        // Speeds that only one run tells say nothing.
+        let untold = compare(&old, &run(&SLOWER, &[]), &Rule::default());
+        assert_eq!(verdicts(&untold), ["SLOWER"; 10]);
+        assert_eq!(untold[0].machine_ratio, None);
+    }
+
+    #[test]
+    fn what_is_not_seen_again_is_not_called_so() {
+        let old = document(&run(&TIMES, &[]));
+        let first = run(&SLOWER, &[]);
+        assert_eq!(suspects(&compare(&old, &first, &Rule::default())).len(), 10);
+        let again = compare_again(&old, &first, &run(&SLOWER, &[]), &Rule::default());
+        assert_eq!(verdicts(&again), ["SLOWER"; 10]);
+        assert!(again[0].reason.is_empty());
+        // Nine processes were slow, three of them not: together still slower, but not when it was measured again.
+        let first = run(&SLOWER.repeat(3), &[]);
+        let passed = compare_again(&old, &first, &run(&[1.0, 1.0, 1.0], &[]), &Rule { alpha: 0.9, ..Rule::default() });
+        assert_eq!(verdicts(&passed), ["AMBIGUOUS"; 10]);
+        assert!(passed[0].reason.contains("SLOWER at first"), "{}", passed[0].reason);
+    }
 }

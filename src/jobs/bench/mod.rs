@@ -15,7 +15,7 @@ use crate::device::probe::Rig;
 use crate::measure::Residency;
 use crate::op::OpDesc;
 
-use point::{Bench, Point};
+use point::Bench;
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -66,28 +66,12 @@ impl BenchSummary {
     }
 }
 
-/// Where the rows of a point come from.
-trait Source {
-    /// The rows of all devices, in their order. `Cancelled` if it was interrupted before there were any.
-    fn rows(&mut self, index: usize, point: &Point, cancel: &Cancel) -> Result<Vec<BenchRecord>>;
-}
-
 /// Runs all points in this process and hands out their rows as they end.
 pub fn run(cfg: &BenchConfig, rig: &Rig, sink: &mut dyn Sink, cancel: &Cancel) -> Result<BenchSummary> {
     let points = point::points(cfg, sink)?;
-    let all: Vec<(usize, &Point)> = points.iter().enumerate().collect();
-    run_points(&all, &mut Bench::new(cfg, rig), sink, cancel)
-}
-
-/// Points with their numbers.
-fn run_points(
-    points: &[(usize, &Point)],
-    source: &mut dyn Source,
-    sink: &mut dyn Sink,
-    cancel: &Cancel,
-) -> Result<BenchSummary> {
+    let mut bench = Bench::new(cfg, rig);
     let mut summary = BenchSummary::default();
-    for (done, (index, point)) in points.iter().enumerate() {
+    for (done, point) in points.iter().enumerate() {
         sink.progress(&Progress {
             doing: format!("{} {}", point.case.op, point.case.shape_text()),
             done: done as u64,
@@ -97,25 +81,30 @@ fn run_points(
             summary.cancelled = true;
             break;
         }
-        let rows = match source.rows(*index, point, cancel) {
+        match bench.point(point, cancel) {
             // What was finished before the interruption is kept and handed out.
             Err(e) if e.code() == Code::Cancelled => {
                 summary.cancelled = true;
                 break;
             }
-            rows => rows?,
-        };
+            rows => summary.hand_out(rows?.into_iter().map(|m| m.row).collect(), sink),
+        }
+    }
+    Ok(summary)
+}
+
+impl BenchSummary {
+    fn hand_out(&mut self, rows: Vec<BenchRecord>, sink: &mut dyn Sink) {
         for row in rows {
             match row.subject.status {
-                Status::Ok => summary.ok += 1,
-                Status::Skipped => summary.skipped += 1,
-                Status::Unsupported => summary.unsupported += 1,
-                Status::Failed | Status::Suspect => summary.failed += 1,
+                Status::Ok => self.ok += 1,
+                Status::Skipped => self.skipped += 1,
+                Status::Unsupported => self.unsupported += 1,
+                Status::Failed | Status::Suspect => self.failed += 1,
             }
             sink.record(&Record::Bench(Box::new(row)));
         }
     }
-    Ok(summary)
 }
 
 #[cfg(test)]
@@ -189,6 +178,8 @@ mod tests {
         let mut cfg = config("gemm");
         cfg.cpu_variant = Some("naive".into());
         cfg.sizes = Some(vec![128, 4096]);
+        // Enough for the smaller one on a busy machine, and by far not for the larger one.
+        cfg.budget_s = 2.0;
         let (summary, rows) = rows(&cfg);
         assert_eq!((summary.ok, summary.skipped), (1, 1));
         assert!(rows[1].subject.reason.starts_with("predicted "), "{}", rows[1].subject.reason);

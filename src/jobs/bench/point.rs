@@ -8,15 +8,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::base::record::{BenchRecord, Phases, Status, Subject as Row};
 use crate::base::sink::{Cancel, Sink};
-use crate::base::{Attrs, Case, Code, Cost, DType, DeviceInfo, Error, Exact, Fill, HostTensor, Result, stats};
+use crate::base::{
+    Attrs, Case, Code, Cost, DType, DeviceClass, DeviceInfo, Error, Exact, Fill, HostTensor, Result, stats,
+};
 use crate::device::Device;
 use crate::device::probe::Rig;
 use crate::engine::{Prepared, Runner};
 use crate::jobs::gross;
+use crate::measure::reference::Reference;
 use crate::measure::{OpSubject, Residency, Series, StopRule, Subject, phases, sample, stop};
 use crate::op::{OpDesc, case};
 
-use super::{BenchConfig, Source};
+use super::BenchConfig;
 
 /// A row with what a document leaves out.
 #[derive(Debug, Serialize, Deserialize)]
@@ -25,11 +28,13 @@ pub(super) struct Measured {
     /// All samples of the row, and those of the CPU that took turns with them; none on the CPU itself.
     pub(super) samples: Vec<f64>,
     pub(super) cpu_samples: Vec<f64>,
+    /// Factor by which the machine's own speed changed meanwhile, where that is so much that the row means little.
+    pub(super) drift: Option<f64>,
 }
 
 impl From<BenchRecord> for Measured {
     fn from(row: BenchRecord) -> Self {
-        Measured { row, samples: Vec::new(), cpu_samples: Vec::new() }
+        Measured { row, samples: Vec::new(), cpu_samples: Vec::new(), drift: None }
     }
 }
 
@@ -49,6 +54,8 @@ pub(super) struct Bench<'a> {
     show_cpu: bool,
     /// Last measured call by (device, op, dtype, residency): seconds and cost, for predictions.
     known: HashMap<(String, &'static str, DType, Residency), (f64, Cost)>,
+    /// Tells the machine's own speed. A simulated one's is not this machine's.
+    reference: Option<Reference>,
 }
 
 /// One device at a point, between preparation and row.
@@ -99,11 +106,12 @@ pub(super) fn blank(point: &Point, device: &DeviceInfo, threads: u32) -> BenchRe
     BenchRecord {
         subject: Row::of(&point.case, work, point.op.unit.name(), device),
         residency: point.residency.name().into(),
-        k: 1,
+        k: point.residency.calls(),
         threads,
         samples: 0,
         samples_s: Vec::new(),
         process_medians_s: Vec::new(),
+        machine_speeds: Vec::new(),
         between_processes: None,
         median_s: None,
         ci_s: None,
@@ -119,12 +127,6 @@ pub(super) fn blank(point: &Point, device: &DeviceInfo, threads: u32) -> BenchRe
     }
 }
 
-impl Source for Bench<'_> {
-    fn rows(&mut self, _: usize, point: &Point, cancel: &Cancel) -> Result<Vec<BenchRecord>> {
-        Ok(self.point(point, cancel)?.into_iter().map(|m| m.row).collect())
-    }
-}
-
 impl<'a> Bench<'a> {
     pub(super) fn new(cfg: &'a BenchConfig, rig: &Rig) -> Self {
         let is_cpu = |d: &Arc<dyn Device>| d.serial() == rig.cpu.serial();
@@ -134,11 +136,34 @@ impl<'a> Bench<'a> {
             devices: rig.devices.iter().filter(|d| !is_cpu(d)).map(|d| Runner::new(Arc::clone(d))).collect(),
             show_cpu: rig.devices.iter().any(is_cpu),
             known: HashMap::new(),
+            reference: (!rig.cpu.clock().is_virtual())
+                .then(|| Reference::new(rig.cpu.info().compute_units.try_into().unwrap_or(1))),
         }
     }
 
-    /// Measures one point on all devices, interleaved.
+    /// Measures one point on all devices, interleaved, and the machine's own speed before and after.
     pub(super) fn point(&mut self, point: &Point, cancel: &Cancel) -> Result<Vec<Measured>> {
+        let before = self.reference.as_mut().map(Reference::read);
+        let mut rows = self.interleaved(point, cancel)?;
+        let after = self.reference.as_mut().map(Reference::read);
+        if let (Some(before), Some(after)) = (before, after) {
+            let speeds = before.between(after);
+            for m in rows.iter_mut().filter(|m| m.row.subject.status == Status::Ok && self.is_host(&m.row)) {
+                m.row.machine_speeds = vec![[speeds.arithmetic, speeds.memory]];
+                m.drift = before.drifted(after).then(|| before.change(after));
+            }
+        }
+        Ok(rows)
+    }
+
+    /// True for rows whose work the host's processor does.
+    fn is_host(&self, row: &BenchRecord) -> bool {
+        let all = std::iter::once(&self.cpu).chain(&self.devices);
+        all.map(|r| r.device().info())
+            .any(|i| i.id == row.subject.device && matches!(i.class, DeviceClass::Cpu | DeviceClass::Software))
+    }
+
+    fn interleaved(&mut self, point: &Point, cancel: &Cancel) -> Result<Vec<Measured>> {
         let inputs = case::inputs(point.op, &point.case)?;
         let deadline = Duration::from_secs_f64((self.cfg.budget_s * 4.0).max(30.0));
         let mut rows: Vec<Measured> = Vec::new();
@@ -293,7 +318,7 @@ impl<'a> Bench<'a> {
                 );
             }
             let cpu_samples = beside.map_or_else(Vec::new, |s| s.samples.clone());
-            rows.push(Measured { row, samples: series.samples, cpu_samples });
+            rows.push(Measured { row, samples: series.samples, cpu_samples, drift: None });
         }
         Ok((rows, known))
     }

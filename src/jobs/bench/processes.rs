@@ -1,19 +1,19 @@
-//! Points measured in several processes, one after the other. A worker opens the devices once and then measures the points
-//! whose numbers it reads; the parent touches no device meanwhile and joins the rows.
+//! Points measured in several processes, one process after the other. A worker opens the devices once and then measures the
+//! points whose numbers it reads; the parent touches no device meanwhile and joins the rows.
 
 use std::io::{BufRead, Write};
 
 use serde::{Deserialize, Serialize};
 
 use crate::base::record::{BenchRecord, Phases, Status};
-use crate::base::sink::{Cancel, Collect, Sink};
+use crate::base::sink::{Cancel, Collect, Progress, Sink};
 use crate::base::{Code, DeviceInfo, Error, Result, Told, stats};
 use crate::device::probe::Rig;
 use crate::jobs::workers::{self, Start, Worker};
 use crate::measure::processes::{median, ratio};
 
 use super::point::{self, Bench, Measured, Point};
-use super::{BenchConfig, BenchSummary, Source, run_points};
+use super::{BenchConfig, BenchSummary};
 
 /// A worker's answer to the number of a point, one line of JSON.
 #[derive(Debug, Serialize, Deserialize)]
@@ -86,6 +86,8 @@ pub fn again(
     Ok(super::baseline::rows(&sink.records).cloned().collect())
 }
 
+/// Each process measures all points before the next one is started: a machine that changes its speed within minutes then
+/// shows as a difference between processes, which intervals and verdicts know of. Rows come with the last process.
 fn run_some(
     points: &[(usize, &Point)],
     start: &Start,
@@ -93,47 +95,84 @@ fn run_some(
     sink: &mut dyn Sink,
     cancel: &Cancel,
 ) -> Result<BenchSummary> {
-    let workers = (0..start.processes.max(1)).map(|i| Worker::start(start, i)).collect::<Result<Vec<_>>>()?;
-    let mut crew = Crew { start, infos, workers };
-    run_points(points, &mut crew, sink, cancel)
-}
-
-struct Crew<'a> {
-    start: &'a Start,
-    infos: &'a [DeviceInfo],
-    workers: Vec<Worker>,
-}
-
-impl Source for Crew<'_> {
-    fn rows(&mut self, index: usize, point: &Point, cancel: &Cancel) -> Result<Vec<BenchRecord>> {
-        let mut all = Vec::new();
-        for (number, worker) in self.workers.iter_mut().enumerate() {
-            let mut answer = worker.ask(&index.to_string(), self.start.limit, cancel);
-            // What contradicts itself is measured once more: another program may have had the cores.
-            if matches!(&answer, Ok(Answer::Rows(rows)) if rows.iter().any(|m| m.row.subject.status == Status::Suspect))
-            {
-                answer = worker.ask(&index.to_string(), self.start.limit, cancel);
-            }
-            match answer {
-                Ok(Answer::Rows(rows)) => all.push(rows),
-                Ok(Answer::Error(told)) => return Err(told.error()),
-                Err(e) if e.code() == Code::Cancelled => return Err(e),
-                Err(e) => {
-                    *worker = Worker::start(self.start, number)?;
-                    let threads = self.infos.iter().find(|d| d.id == "cpu").map_or(0, |d| d.compute_units);
-                    let lost = |info: &DeviceInfo| {
-                        let mut row = point::blank(point, info, threads);
-                        row.subject.status = Status::Failed;
-                        row.subject.reason = format!("process {}: {e}", number + 1);
-                        row
-                    };
-                    return Ok(self.infos.iter().map(lost).collect());
+    let processes = start.processes.max(1);
+    let mut summary = BenchSummary::default();
+    let mut measured: Vec<Passes> = points.iter().map(|_| Passes::default()).collect();
+    'all: for number in 0..processes {
+        let mut worker = Worker::start(start, number)?;
+        for (at, ((index, point), passes)) in points.iter().zip(&mut measured).enumerate() {
+            sink.progress(&Progress {
+                doing: format!("{} {} in process {}", point.case.op, point.case.shape_text(), number + 1),
+                done: (number * points.len() + at) as u64,
+                total: Some((processes * points.len()) as u64),
+            });
+            if passes.lost.is_none() {
+                match ask(&mut worker, *index, start, cancel) {
+                    Ok(rows) => passes.rows.push(rows),
+                    Err(e) if e.code() == Code::Cancelled => {
+                        summary.cancelled = true;
+                        break 'all;
+                    }
+                    Err(e) if e.code() == Code::WorkerCrashed => {
+                        worker = Worker::start(start, number)?;
+                        passes.lost = Some(format!("process {}: {e}", number + 1));
+                    }
+                    Err(e) => return Err(e),
                 }
             }
+            if number + 1 == processes {
+                summary.hand_out(std::mem::take(passes).rows(point, infos), sink);
+            }
         }
-        Ok(join(all))
+    }
+    // What was finished before an interruption is kept and handed out.
+    for ((_, point), passes) in points.iter().zip(measured) {
+        summary.hand_out(passes.rows(point, infos), sink);
+    }
+    Ok(summary)
+}
+
+/// What the processes said of one point.
+#[derive(Default)]
+struct Passes {
+    rows: Vec<Vec<Measured>>,
+    /// How a process was lost there. It is not tried again.
+    lost: Option<String>,
+}
+
+impl Passes {
+    fn rows(self, point: &Point, infos: &[DeviceInfo]) -> Vec<BenchRecord> {
+        let Some(why) = self.lost else { return join(self.rows) };
+        let threads = infos.iter().find(|d| d.id == "cpu").map_or(0, |d| d.compute_units);
+        let lost = |info: &DeviceInfo| {
+            let mut row = point::blank(point, info, threads);
+            row.subject.status = Status::Failed;
+            row.subject.reason = why.clone();
+            row
+        };
+        infos.iter().map(lost).collect()
     }
 }
+
+/// One point in one process; at most [`ATTEMPTS`] times where another program seems to have had the cores: what was measured
+/// contradicts itself, or the machine was another one before and after.
+fn ask(worker: &mut Worker, index: usize, start: &Start, cancel: &Cancel) -> Result<Vec<Measured>> {
+    let mut attempt = 1;
+    loop {
+        let rows = match worker.ask(&index.to_string(), start.limit, cancel)? {
+            Answer::Rows(rows) => rows,
+            Answer::Error(told) => return Err(told.error()),
+        };
+        let doubtful = |m: &Measured| m.row.subject.status == Status::Suspect || m.drift.is_some();
+        if attempt == ATTEMPTS || !rows.iter().any(doubtful) {
+            return Ok(rows);
+        }
+        attempt += 1;
+    }
+}
+
+/// Times that a process measures a point.
+const ATTEMPTS: usize = 3;
 
 /// One row per device from those of all processes, which name the devices in the same order.
 fn join(mut all: Vec<Vec<Measured>>) -> Vec<BenchRecord> {
@@ -177,6 +216,14 @@ fn one(measured: Vec<Measured>) -> Option<BenchRecord> {
     let share = 200 / good.len();
     row.samples_s = good.iter().flat_map(|m| m.samples.iter().copied().take(share)).collect();
     row.process_medians_s = good.iter().map(|m| stats::median(&m.samples)).collect();
+    // A speed that one process could not tell is of no use beside the others'.
+    row.machine_speeds = good.iter().flat_map(|m| m.row.machine_speeds.iter().copied()).collect();
+    if row.machine_speeds.len() != good.len() {
+        row.machine_speeds.clear();
+    }
+    if let Some(most) = good.iter().filter_map(|m| m.drift).reduce(f64::max) {
+        row.subject.flags.push(format!("drift: {:.0} %", 100.0 * (most - 1.0)));
+    }
     row.min_s = sorted.first().copied();
     row.p95_s = Some(stats::quantile(&sorted, 0.95));
     row.p99_s = Some(stats::quantile(&sorted, 0.99));

@@ -7,12 +7,13 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::base::sink::Cancel;
-use crate::base::{Attrs, Clock, Code, DType, Error, Fill, Result, Told};
+use crate::base::{Attrs, Case, Clock, Code, DType, Error, Fill, HostTensor, Result, Told};
 use crate::device::probe::Rig;
+use crate::device::sim;
 use crate::engine::Runner;
 use crate::jobs::workers::{self, Start, Worker};
 use crate::measure::{OpSubject, Residency, StopRule, Subject, sample};
-use crate::op::{self, case};
+use crate::op::{self, OpDesc, Role, case};
 
 use super::smoke::gross_error;
 
@@ -24,11 +25,10 @@ const LEAST: usize = 3;
 pub(super) struct Order {
     pub(super) op: String,
     pub(super) dtype: DType,
-    pub(super) family: String,
     /// Id of the device.
     pub(super) device: String,
-    /// The number that the family's sweep makes the size from.
-    pub(super) param: u64,
+    /// Sizes in the op's order of dimensions.
+    pub(super) dims: Vec<u64>,
     pub(super) residencies: Vec<Residency>,
     pub(super) pairs: usize,
     /// Seconds on the clock of the devices.
@@ -41,6 +41,8 @@ pub(super) struct Timed {
     pub(super) cpu: Vec<f64>,
     /// One series for each residency of the order.
     pub(super) devices: Vec<Vec<f64>>,
+    /// Calls in all, those to warm up among them.
+    pub(super) calls: u64,
     /// Kernel on the device.
     pub(super) kernel: String,
     /// How a measured run's result is grossly wrong, if it is.
@@ -69,11 +71,12 @@ impl<'a> Station<'a> {
     fn time(&self, order: &Order, cancel: &Cancel) -> Result<Option<Timed>> {
         let bad = |what: &str| Error::new(Code::BadArgument, format!("no {what} to time"));
         let op = op::find(&order.op)?;
-        let family = op.families.iter().find(|f| f.name == order.family).ok_or_else(|| bad(&order.family))?;
         let device = self.devices.iter().find(|d| d.device().info().id == order.device);
         let device = device.ok_or_else(|| bad(&order.device))?;
-        let c = op.case(order.dtype, &(family.sweep)(order.param), Attrs::new(), Fill::Uniform)?;
-        let inputs = case::inputs(op, &c)?;
+        let c = op.case(order.dtype, &order.dims, Attrs::new(), Fill::Uniform)?;
+        // Where nothing is computed there is nothing to compute with.
+        let timing_only = sim::timing_only(device.device().info());
+        let inputs = if timing_only { zeros(op, &c)? } else { case::inputs(op, &c)? };
         let deadline = Duration::from_secs_f64((order.budget_s * 4.0).clamp(10.0, 600.0));
         let on_cpu = self.cpu.prepare(op, &c, self.cpu_variant)?;
         let on_device = device.prepare(op, &c, None)?;
@@ -97,22 +100,33 @@ impl<'a> Station<'a> {
         if cancel.raised() {
             return Err(Error::new(Code::Cancelled, "interrupted"));
         }
+        let calls = series.iter().map(|s| s.calls).sum();
         let mut samples = series.into_iter().map(|s| s.samples);
         let on_cpu = samples.next().unwrap_or_default();
         if on_cpu.len() < LEAST {
             return Ok(None);
         }
-        let want = cpu.outputs()?;
         let mut wrong = None;
-        for d in &mut devices {
-            wrong = wrong.or(gross_error(&c, &d.outputs()?, &want));
+        if !timing_only {
+            let want = cpu.outputs()?;
+            for d in &mut devices {
+                wrong = wrong.or(gross_error(&c, &d.outputs()?, &want));
+            }
         }
-        Ok(Some(Timed { cpu: on_cpu, devices: samples.collect(), kernel: on_device.variant.to_string(), wrong }))
+        let kernel = on_device.variant.to_string();
+        Ok(Some(Timed { cpu: on_cpu, devices: samples.collect(), calls, kernel, wrong }))
     }
 
     fn clock(&self) -> Arc<dyn Clock> {
         self.cpu.device().clock()
     }
+}
+
+/// Read operands of a case, all zero.
+fn zeros(op: &OpDesc, case: &Case) -> Result<Vec<HostTensor>> {
+    let shapes = (op.shapes)(case)?;
+    let read = |i: &usize| op.operands[*i].role != Role::Out;
+    (0..shapes.len()).filter(read).map(|i| HostTensor::zeros(op.operand_dtype(i, case), &shapes[i])).collect()
 }
 
 /// Times in this program: with one rig all processes are rounds in it, with several each rig is one.

@@ -5,7 +5,11 @@
 //! so. The budget counts the rig's clock, which is virtual for simulated devices.
 
 pub mod decide;
+mod earlier;
 mod look;
+mod machine;
+pub mod regret;
+mod shapes;
 mod smoke;
 mod sweep;
 
@@ -13,22 +17,26 @@ use std::time::Duration;
 
 use crate::base::record::{CalibrateRecord, Record};
 use crate::base::sink::{Cancel, Progress, Sink};
-use crate::base::{Code, DType, DeviceClass, Error, Result, os, stats};
+use crate::base::{Attrs, Code, DType, DeviceClass, Error, Fill, Result, os};
 use crate::device::probe::Rig;
-use crate::device::{Device, MemoryKind, sim};
+use crate::device::sim;
 use crate::engine::Runner;
 use crate::jobs::workers::Start;
 use crate::kernel;
 use crate::measure::Residency;
 use crate::op::{Family, OpDesc, Unit};
-use crate::profile::{self, CPU_AUTO, Entry, Profile, ProfileDevice, Transfer, Verdict};
+use crate::profile::model::Curve;
+use crate::profile::{self, CPU_AUTO, Entry, Profile, ProfileDevice, Verdict};
 
 use decide::Decision;
 use look::{Crew, Here, Looker};
+use machine::{transfer, utc};
 use smoke::Trust;
 use sweep::{Sweep, Swept};
 
 pub use look::worker;
+
+const INTERRUPTED: &str = "interrupted before this key was known";
 
 /// What to calibrate.
 #[derive(Clone, Debug)]
@@ -53,6 +61,9 @@ pub struct CalibrateConfig {
     pub seed: u64,
     /// Most processes near a crossing, at least 3; rounds where there is one process.
     pub processes: usize,
+    /// An earlier profile of this machine to add to. What it has stays, unless it is measured now; if it is partial, keys
+    /// with a verdict are not measured again.
+    pub earlier: Option<Profile>,
 }
 
 impl CalibrateConfig {
@@ -60,24 +71,40 @@ impl CalibrateConfig {
     pub const PROCESSES: usize = 11;
 }
 
-/// What came of it. Never partial: an interrupted calibration is an error.
+/// What came of it.
 #[derive(Clone, Debug)]
 pub struct Calibrated {
     /// The profile, ready to be written.
     pub profile: Profile,
-    /// One record per key, in the order of the profile's entries.
+    /// One record per key that was asked for now, in order.
     pub records: Vec<CalibrateRecord>,
     /// Keys for which the budget did not suffice at all.
     pub unmeasured: u64,
+    /// Keys that an earlier, partial profile had.
+    pub kept: u64,
+    /// True if it was interrupted; the profile then says that it is partial.
+    pub interrupted: bool,
+    /// Calls that were timed, those to warm up among them: for crossings, and at other shapes for the curves.
+    pub calls: [u64; 2],
     /// True if every key was measured (or found unsafe or unsupported).
     pub complete: bool,
+}
+
+impl Calibrated {
+    /// Keys with a verdict that sends work somewhere for a reason: all but `inconclusive` and `unmeasured`.
+    pub fn decided(&self) -> usize {
+        let open = [Verdict::Inconclusive.name(), Verdict::Unmeasured.name()];
+        self.records.iter().filter(|r| !open.contains(&r.verdict.as_str())).count()
+    }
 }
 
 /// Measures everything in this process, in rounds; what another process would measure stays unknown, and the profile says
 /// so. Without a GPU the result is a valid profile that keeps everything on the CPU and says why.
 ///
-/// Errors: `BadArgument` for a margin below 1, fewer than 3 processes or a CPU variant that no op has; `Cancelled` when
-/// interrupted, so that there is a complete profile or none.
+/// An interruption leaves what was measured, and the profile says that it is partial.
+///
+/// Errors: `BadArgument` for a margin below 1, fewer than 3 processes, a CPU variant that no op has or an earlier profile of
+/// another machine.
 pub fn run(cfg: &CalibrateConfig, rig: &Rig, sink: &mut dyn Sink, cancel: &Cancel) -> Result<Calibrated> {
     run_in(cfg, &[rig], sink, cancel)
 }
@@ -87,7 +114,15 @@ pub fn run_in(cfg: &CalibrateConfig, rigs: &[&Rig], sink: &mut dyn Sink, cancel:
     let Some(first) = rigs.first() else { return Err(Error::new(Code::BadArgument, "no rig to calibrate")) };
     let mut here = Here::new(rigs, cfg.cpu_variant.as_deref());
     let note = (rigs.len() == 1).then_some("measured in one process: another one may find other times");
-    run_with(cfg, first, &mut here, note, sink, cancel)
+    run_with(cfg, first, &mut here, note, false, sink, cancel)
+}
+
+/// A study of simulated machines that were opened for timing only: as [`run_in`], but nothing is computed and nothing
+/// checked, so the profile says so and cannot be written.
+pub fn study_in(cfg: &CalibrateConfig, rigs: &[&Rig], sink: &mut dyn Sink, cancel: &Cancel) -> Result<Calibrated> {
+    let Some(first) = rigs.first() else { return Err(Error::new(Code::BadArgument, "no rig to calibrate")) };
+    let mut here = Here::new(rigs, cfg.cpu_variant.as_deref());
+    run_with(cfg, first, &mut here, None, true, sink, cancel)
 }
 
 /// The same in fresh processes, which `start` says how to start; [`worker`] is what they run. `rig` holds the same devices.
@@ -99,7 +134,7 @@ pub fn run_workers(
     cancel: &Cancel,
 ) -> Result<Calibrated> {
     let mut crew = Crew::new(start, rig.cpu.clock());
-    run_with(cfg, rig, &mut crew, None, sink, cancel)
+    run_with(cfg, rig, &mut crew, None, false, sink, cancel)
 }
 
 fn run_with(
@@ -107,6 +142,7 @@ fn run_with(
     rig: &Rig,
     looker: &mut dyn Looker,
     note: Option<&str>,
+    study: bool,
     sink: &mut dyn Sink,
     cancel: &Cancel,
 ) -> Result<Calibrated> {
@@ -121,8 +157,12 @@ fn run_with(
     {
         return Err(Error::new(Code::BadArgument, format!("sizes {low} to {high}: expected 1 <= smallest <= largest")));
     }
-    let mut job = Job::new(cfg, rig)?;
+    let mut job = Job::new(cfg, rig, study)?;
     let devices = job.devices(sink);
+    if let Some(earlier) = &cfg.earlier {
+        let infos: Vec<_> = devices.iter().map(|d| d.device().info()).collect();
+        earlier::fits(earlier, &job.profile, &infos)?;
+    }
     if !devices.is_empty() {
         job.profile.notes.extend(note.map(str::to_string));
     }
@@ -137,9 +177,6 @@ fn run_with(
         }
     }
     for (done, group) in groups.iter().enumerate() {
-        if cancel.raised() {
-            return Err(Error::new(Code::Cancelled, "calibration was interrupted; there is no profile"));
-        }
         sink.progress(&Progress {
             doing: format!(
                 "{} {} {} on {}",
@@ -159,6 +196,29 @@ fn run_with(
     Ok(job.finish())
 }
 
+/// Calibrations of one machine that differ by their number of CPU threads, as one. Errors: `BadArgument` for none.
+pub fn joined(parts: Vec<Calibrated>) -> Result<Calibrated> {
+    let mut parts = parts.into_iter();
+    let none = || Error::new(Code::BadArgument, "no calibration to join");
+    let mut all = parts.next().ok_or_else(none)?;
+    for part in parts {
+        earlier::add(&mut all.profile, &part.profile);
+        all.profile.partial |= part.profile.partial;
+        for note in part.profile.notes {
+            if !all.profile.notes.contains(&note) {
+                all.profile.notes.push(note);
+            }
+        }
+        all.records.extend(part.records);
+        all.unmeasured += part.unmeasured;
+        all.kept += part.kept;
+        all.interrupted |= part.interrupted;
+        all.calls = [all.calls[0] + part.calls[0], all.calls[1] + part.calls[1]];
+        all.complete &= part.complete;
+    }
+    Ok(all)
+}
+
 /// One op, dtype and family on one device; its keys differ by residency only.
 struct Group<'d> {
     op: &'static OpDesc,
@@ -173,14 +233,19 @@ struct Job<'a> {
     profile: Profile,
     records: Vec<CalibrateRecord>,
     unmeasured: u64,
+    calls: [u64; 2],
+    /// Devices that compute nothing take part, and only they.
+    study: bool,
     /// Last correctness check: op, dtype, device serial. Groups with equal parts follow each other.
     checked: Option<((&'static str, DType, u64), Result<Trust>)>,
     /// Devices that were lost, by serial, and how.
     lost: Vec<(u64, String)>,
+    kept: u64,
+    interrupted: bool,
 }
 
 impl<'a> Job<'a> {
-    fn new(cfg: &'a CalibrateConfig, rig: &'a Rig) -> Result<Self> {
+    fn new(cfg: &'a CalibrateConfig, rig: &'a Rig, study: bool) -> Result<Self> {
         let info = rig.cpu.info();
         if let Some(variant) = &cfg.cpu_variant {
             let has = |op: &&&OpDesc| {
@@ -195,6 +260,7 @@ impl<'a> Job<'a> {
         }
         let mut profile = Profile::new(profile::Kind::Calibrated, "calibrated");
         profile.margin = cfg.margin;
+        profile.rule = profile::Rule::Curve;
         profile.created =
             utc(std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs()));
         profile.host = Some(profile::Host {
@@ -208,7 +274,19 @@ impl<'a> Job<'a> {
         if info.class == DeviceClass::Simulated {
             profile.notes.push("simulated: no number here was measured on a device".into());
         }
-        Ok(Job { cfg, rig, profile, records: Vec::new(), unmeasured: 0, checked: None, lost: Vec::new() })
+        Ok(Job {
+            cfg,
+            rig,
+            profile,
+            records: Vec::new(),
+            unmeasured: 0,
+            calls: [0; 2],
+            study,
+            checked: None,
+            lost: Vec::new(),
+            kept: 0,
+            interrupted: false,
+        })
     }
 
     /// The devices that take part; the others leave a note in the profile.
@@ -225,8 +303,9 @@ impl<'a> Job<'a> {
                     "{} ({}) is a software device and was left out (--allow-software)",
                     info.id, info.name
                 ));
-            } else if info.notes.iter().any(|n| n == sim::TIMING_ONLY) {
-                notes.push(format!("{} was left out: {}", info.id, sim::TIMING_ONLY));
+            } else if self.study != sim::timing_only(info) {
+                let why = if self.study { "a study takes what computes nothing" } else { sim::TIMING_ONLY };
+                notes.push(format!("{} was left out: {why}", info.id));
             } else {
                 devices.push(Runner::new(std::sync::Arc::clone(d)));
             }
@@ -244,7 +323,10 @@ impl<'a> Job<'a> {
 
     fn groups<'d>(&self, devices: &'d [Runner]) -> Vec<Group<'d>> {
         let mut groups = Vec::new();
-        for op in self.cfg.ops.iter().filter(|op| !matches!(op.unit, Unit::Bytes | Unit::Calls)) {
+        let mut ops: Vec<_> = self.cfg.ops.iter().filter(|op| !matches!(op.unit, Unit::Bytes | Unit::Calls)).collect();
+        // The more arithmetic for each byte, the more a device gains, and the more is lost if the budget ends before.
+        ops.sort_by(|a, b| intensity(b).total_cmp(&intensity(a)));
+        for op in ops {
             for dtype in self.cfg.dtypes.iter().copied().filter(|d| op.dtypes.contains(d)) {
                 for runner in devices {
                     groups.extend(op.families.iter().map(|family| Group { op, dtype, family, runner }));
@@ -264,6 +346,16 @@ impl<'a> Job<'a> {
         cancel: &Cancel,
     ) -> Result<()> {
         let device = g.runner.device();
+        if let Some(entries) = self.cfg.earlier.as_ref().and_then(|e| earlier::kept(e, &self.keys(g))) {
+            self.kept += entries.len() as u64;
+            self.profile.entries.extend(entries);
+            return Ok(());
+        }
+        if self.interrupted || cancel.raised() {
+            self.interrupted = true;
+            self.without(g, Verdict::Unmeasured, INTERRUPTED, sink);
+            return Ok(());
+        }
         let lost = self.lost.iter().find(|(serial, _)| *serial == device.serial()).map(|(_, why)| why.clone());
         if let Some(why) = lost {
             self.without(g, Verdict::Unmeasured, &format!("the device was lost before: {why}"), sink);
@@ -278,7 +370,8 @@ impl<'a> Job<'a> {
         }
         let key = (g.op.name, g.dtype, device.serial());
         if self.checked.as_ref().is_none_or(|(k, _)| *k != key) {
-            self.checked = Some((key, smoke::check(g.runner, g.op, g.dtype, deadline)));
+            let trust = if self.study { Ok(Trust::Ok) } else { smoke::check(g.runner, g.op, g.dtype, deadline) };
+            self.checked = Some((key, trust));
         }
         match self.checked.as_ref().map(|(_, trust)| trust) {
             Some(Ok(Trust::Ok)) => {}
@@ -321,7 +414,14 @@ impl<'a> Job<'a> {
             seed: self.cfg.seed,
             cancel,
         };
-        let swept = sweep.run(looker)?;
+        let swept = match sweep.run(looker) {
+            Err(e) if e.code() == Code::Cancelled => {
+                self.interrupted = true;
+                self.without(g, Verdict::Unmeasured, INTERRUPTED, sink);
+                return Ok(());
+            }
+            swept => swept?,
+        };
         if let Some(e) = swept.error.as_ref().filter(|e| smoke::fatal(e)) {
             self.lost.push((device.serial(), e.to_string()));
         }
@@ -331,6 +431,9 @@ impl<'a> Job<'a> {
 
     /// Verdicts of a swept group, one per residency.
     fn judge(&mut self, g: &Group<'_>, swept: Swept, sink: &mut dyn Sink) {
+        for (all, some) in self.calls.iter_mut().zip(swept.calls) {
+            *all += some;
+        }
         if let Some(why) = swept.wrong {
             return self.without(g, Verdict::Unsafe, &format!("wrong result: {why}"), sink);
         }
@@ -349,15 +452,21 @@ impl<'a> Job<'a> {
             let mut record = self.blank(g, residency, decision);
             record.kernel = swept.kernel.clone();
             record.points = found.points;
-            self.push(record, true, sink);
+            self.push(record, found.curve, true, sink);
         }
+    }
+
+    /// The keys of a group as entries without results.
+    fn keys(&self, g: &Group<'_>) -> Vec<Entry> {
+        let blank = |r: &Residency| Entry::from(&self.blank(g, *r, Decision::none(Verdict::Unmeasured, "")));
+        self.cfg.residencies.iter().map(blank).collect()
     }
 
     /// Keys of a group that have no points, for one reason.
     fn without(&mut self, g: &Group<'_>, verdict: Verdict, why: &str, sink: &mut dyn Sink) {
         for residency in self.cfg.residencies.clone() {
             let record = self.blank(g, residency, Decision::none(verdict, why));
-            self.push(record, false, sink);
+            self.push(record, None, false, sink);
         }
     }
 
@@ -383,9 +492,11 @@ impl<'a> Job<'a> {
         }
     }
 
-    fn push(&mut self, record: CalibrateRecord, checked: bool, sink: &mut dyn Sink) {
-        let mut entry = Entry::from(&record);
-        if !checked && entry.verdict != Verdict::Unsafe {
+    fn push(&mut self, record: CalibrateRecord, curve: Option<Curve>, checked: bool, sink: &mut dyn Sink) {
+        let mut entry = Entry { curve, ..Entry::from(&record) };
+        if self.study {
+            entry.verify = sim::TIMING_ONLY.into();
+        } else if !checked && entry.verdict != Verdict::Unsafe {
             entry.verify = "not run".into();
         }
         self.profile.entries.push(entry);
@@ -397,73 +508,30 @@ impl<'a> Job<'a> {
         if self.unmeasured > 0 {
             self.profile.notes.push(format!("{} keys are unmeasured: the budget was spent", self.unmeasured));
         }
+        if self.interrupted {
+            self.profile.notes.push("interrupted: keys without a verdict are unmeasured".into());
+            self.profile.partial = true;
+        }
+        if let Some(earlier) = &self.cfg.earlier {
+            earlier::add(&mut self.profile, earlier);
+        }
         Calibrated {
             profile: self.profile,
             records: self.records,
             unmeasured: self.unmeasured,
-            complete: self.unmeasured == 0,
+            kept: self.kept,
+            interrupted: self.interrupted,
+            calls: self.calls,
+            complete: self.unmeasured == 0 && !self.interrupted,
         }
     }
 }
 
-/// Latency and rate of copies in both directions: the latency from copies of 4 bytes, the rate from the difference to
-/// copies of 8 MiB. Medians of 9.
-fn transfer(device: &dyn Device) -> Result<Transfer> {
-    const BIG: usize = 8 << 20;
-    let clock = device.clock();
-    let deadline = Duration::from_secs(30);
-    let buffer = device.alloc(BIG as u64, MemoryKind::Device)?;
-    let mut q = device.queue()?;
-    let mut host = vec![0x5Au8; BIG];
-    let mut times = [const { Vec::new() }; 4];
-    for _ in 0..9 {
-        for (i, bytes) in [4, BIG].into_iter().enumerate() {
-            let start = clock.now();
-            q.write(&buffer, 0, &host[..bytes])?;
-            q.finish(deadline)?;
-            let written = clock.now();
-            q.read(&buffer, 0, &mut host[..bytes])?;
-            times[i].push(written - start);
-            times[2 + i].push(clock.now() - written);
-        }
-    }
-    let [up, up_big, down, down_big] = times.map(|t| stats::median(&t));
-    // A copy that seems to take no time at all is as fast as the clock can tell.
-    let rate = |small: f64, big: f64| (BIG - 4) as f64 / (big - small).max(1e-9);
-    Ok(Transfer {
-        device: device.info().uid.clone(),
-        h2d_latency_s: up,
-        h2d_bytes_per_s: rate(up, up_big),
-        d2h_latency_s: down,
-        d2h_bytes_per_s: rate(down, down_big),
-    })
-}
-
-/// Seconds since 1970 as `2026-01-31T12:00:00Z` (days to civil date after H. Hinnant, *chrono-compatible low-level date
-/// algorithms*).
-fn utc(seconds: u64) -> String {
-    let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    let z = days + 719_468;
-    let era = z / 146_097;
-    let day_of_era = z % 146_097;
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn dates() {
-        assert_eq!(utc(0), "1970-01-01T00:00:00Z");
-        assert_eq!(utc(951_782_400), "2000-02-29T00:00:00Z");
-        assert_eq!(utc(1_709_251_199), "2024-02-29T23:59:59Z");
-        assert_eq!(utc(4_102_444_800), "2100-01-01T00:00:00Z");
-    }
+/// Operations for each byte at the largest size of the op's first family.
+fn intensity(op: &OpDesc) -> f64 {
+    let largest = op.families.first().map(|f| (f.sweep)(op.unit.default_range().1));
+    let case = largest
+        .zip(op.dtypes.first())
+        .and_then(|(dims, dtype)| op.case(*dtype, &dims, Attrs::new(), Fill::Uniform).ok());
+    case.map_or(0.0, |c| (op.cost)(&c).flops as f64 / (op.cost)(&c).bytes().max(1) as f64)
 }

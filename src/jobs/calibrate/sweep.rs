@@ -10,8 +10,10 @@ use crate::base::{Attrs, Case, Class, Clock, Code, Cost, DType, Error, Fill, Res
 use crate::measure::crossing::{self, Look, Outcome, Plan, Step};
 use crate::measure::{Residency, processes, stop};
 use crate::op::{Family, OpDesc, Unit};
+use crate::profile::model::{Curve, Sample, fit};
 
 use super::look::{Looker, Order, Timed};
+use super::shapes::shapes;
 
 /// Pairs of the first look at a size, and of each look where several processes measure.
 const PAIRS: [usize; 2] = [7, 15];
@@ -25,6 +27,12 @@ const POINT: f64 = 0.05;
 
 /// Fewest pairs.
 const LEAST: usize = 3;
+
+/// Shapes besides the sweep that curves rest on: where there is one dimension, and where there are more.
+const OTHERS: [usize; 2] = [10, 32];
+
+/// Share of the budget that they may take.
+const OTHERS_SHARE: f64 = 0.25;
 
 /// What is swept.
 pub(super) struct Sweep<'a> {
@@ -52,6 +60,8 @@ pub(super) struct Found {
     pub(super) points: Vec<CalibratePoint>,
     /// Sizes in the op's unit.
     pub(super) outcome: Outcome,
+    /// Times of any shape, if enough shapes were measured.
+    pub(super) curve: Option<Curve>,
 }
 
 /// What came of it.
@@ -61,6 +71,8 @@ pub(super) struct Swept {
     pub(super) found: Vec<Found>,
     /// Kernel on the device at the largest size.
     pub(super) kernel: String,
+    /// Calls that were timed, those to warm up among them: for the crossings, and at other shapes for the curves.
+    pub(super) calls: [u64; 2],
     /// Why larger sizes are missing, if they are.
     pub(super) cut: Option<String>,
     /// A measured run whose result is grossly wrong.
@@ -95,7 +107,20 @@ struct Running<'s, 'a> {
     begin: f64,
     series: Vec<Series>,
     known: Option<Known>,
+    /// Sizes of the first look, as the family's sweep takes them.
+    grid: Vec<u64>,
+    /// Shapes besides the sweep, with the process and the samples by residency.
+    others: Vec<(Case, usize, Vec<Pair>)>,
     out: Swept,
+}
+
+/// What came of one look.
+enum Looked {
+    Timed(Timed),
+    /// Why this size is left out, and all larger ones.
+    LeftOut(String),
+    /// The sweep is over: a device went wrong.
+    Stopped,
 }
 
 impl Sweep<'_> {
@@ -107,16 +132,20 @@ impl Sweep<'_> {
             begin: self.clock.now(),
             series: vec![Series::new(); self.residencies.len()],
             known: None,
+            grid: Vec::new(),
+            others: Vec::new(),
             out: Swept::default(),
         };
-        let grid = running.first_look()?;
-        for which in 0..self.residencies.len() {
-            let outcome = running.decide(which, &grid)?;
+        running.first_look()?;
+        let outcomes = (0..self.residencies.len()).map(|which| running.decide(which)).collect::<Result<Vec<_>>>()?;
+        running.look_elsewhere()?;
+        for (which, outcome) in outcomes.into_iter().enumerate() {
             let mut points =
                 running.series[which].iter().map(|(p, pairs)| self.point(*p, pairs)).collect::<Result<Vec<_>>>()?;
             // Neighbouring numbers may make sizes that are equal in the op's unit.
             points.dedup_by_key(|p| p.size);
-            running.out.found.push(Found { points, outcome });
+            let curve = running.curve(which)?;
+            running.out.found.push(Found { points, outcome, curve });
         }
         if self.cancel.raised() {
             return Err(Error::new(Code::Cancelled, "interrupted"));
@@ -171,29 +200,28 @@ impl Running<'_, '_> {
         self.out.wrong.is_some() || self.out.error.is_some()
     }
 
-    /// All residencies together in the first process, from small to large; gives the sizes that were measured.
-    fn first_look(&mut self) -> Result<Vec<u64>> {
+    /// All residencies together in the first process, from small to large.
+    fn first_look(&mut self) -> Result<()> {
         let all: Vec<usize> = (0..self.series.len()).collect();
-        let mut grid = Vec::new();
         for param in crossing::grid(self.sweep.range) {
-            if let Some(why) = self.look(param, &all, 0, PAIRS[0])? {
-                self.out.cut = Some(format!("sizes from {param} on are left out: {why}"));
-                break;
+            match self.sized_look(param, &all, 0, PAIRS[0])? {
+                Looked::Timed(_) => self.grid.push(param),
+                Looked::Stopped => break,
+                Looked::LeftOut(why) => {
+                    self.out.cut = Some(format!("sizes from {param} on are left out: {why}"));
+                    break;
+                }
             }
-            if self.stopped() {
-                break;
-            }
-            grid.push(param);
         }
-        Ok(grid)
+        Ok(())
     }
 
     /// Follows the plan for one residency.
-    fn decide(&mut self, which: usize, grid: &[u64]) -> Result<Outcome> {
+    fn decide(&mut self, which: usize) -> Result<Outcome> {
         let n = self.sweep.processes;
-        let plan = Plan { processes: [3.min(n), 5.min(n), n], ..Plan::new(grid.to_vec()) };
+        let plan = Plan { processes: [3.min(n), 5.min(n), n], ..Plan::new(self.grid.clone()) };
         loop {
-            if self.stopped() || grid.is_empty() {
+            if self.stopped() || plan.grid.is_empty() {
                 return Ok(Outcome::Inconclusive("nothing was measured"));
             }
             let looks: Vec<Look> = self.series[which].iter().map(|(size, pairs)| Look::of(*size, pairs)).collect();
@@ -203,29 +231,84 @@ impl Running<'_, '_> {
             };
             for size in sizes {
                 for process in self.series[which].get(&size).map_or(0, Vec::len)..processes {
-                    if self.look(size, &[which], process, PAIRS[1])?.is_some() {
-                        return Ok(Outcome::Inconclusive("the budget was spent before it was known"));
-                    }
-                    if self.stopped() {
-                        return Ok(Outcome::Inconclusive("nothing was measured"));
+                    match self.sized_look(size, &[which], process, PAIRS[1])? {
+                        Looked::Timed(_) => {}
+                        Looked::Stopped => return Ok(Outcome::Inconclusive("nothing was measured")),
+                        Looked::LeftOut(_) => {
+                            return Ok(Outcome::Inconclusive("the budget was spent before it was known"));
+                        }
                     }
                 }
             }
         }
     }
 
-    /// Measures one size in one process, or says why it and all larger ones are left out. Errors for interruption.
-    fn look(&mut self, param: u64, which: &[usize], process: usize, pairs: usize) -> Result<Option<String>> {
+    /// Shapes besides the sweep, for the curves, within the range that could be measured.
+    fn look_elsewhere(&mut self) -> Result<()> {
+        let (Some(low), Some(high)) = (self.grid.first().copied(), self.grid.last().copied()) else { return Ok(()) };
+        let sweep = self.sweep;
+        let range = (sweep.size(low)?, sweep.size(high)?);
+        let n = OTHERS[usize::from(sweep.op.dims.len() > 1)];
+        let all: Vec<usize> = (0..self.series.len()).collect();
+        let end = sweep.clock.now() + OTHERS_SHARE * sweep.budget_s;
+        for (i, case) in
+            shapes(sweep.op, sweep.dtype, sweep.family, range, sweep.seed, n, true)?.into_iter().enumerate()
+        {
+            if self.stopped() || self.left() <= 0.0 || sweep.clock.now() >= end {
+                break;
+            }
+            let process = i % sweep.processes.min(3);
+            if let Looked::Timed(timed) = self.look(&case, &all, process, PAIRS[0])? {
+                self.out.calls[1] += timed.calls;
+                let pairs = timed.devices.into_iter().map(|d| (timed.cpu.clone(), d)).collect();
+                self.others.push((case, process, pairs));
+            }
+        }
+        Ok(())
+    }
+
+    /// The curves of one residency.
+    fn curve(&self, which: usize) -> Result<Option<Curve>> {
+        let op = self.sweep.op;
+        let sample = |case: &Case, process: usize, (cpu, device): &Pair| Sample {
+            call: op.features(case),
+            process,
+            cpu_s: stats::median(cpu),
+            device_s: stats::median(device),
+        };
+        let mut samples = Vec::new();
+        for (param, pairs) in &self.series[which] {
+            let case = self.sweep.case(*param)?;
+            samples.extend(pairs.iter().enumerate().map(|(process, pair)| sample(&case, process, pair)));
+        }
+        samples.extend(self.others.iter().map(|(case, process, pairs)| sample(case, *process, &pairs[which])));
+        Ok(fit(&samples, self.sweep.residencies[which] == Residency::Always))
+    }
+
+    /// A size of the sweep in one process; what is timed is kept.
+    fn sized_look(&mut self, param: u64, which: &[usize], process: usize, pairs: usize) -> Result<Looked> {
+        let case = match self.sweep.case(param) {
+            Ok(case) => case,
+            Err(e) => return Ok(Looked::LeftOut(e.to_string())),
+        };
+        let looked = self.look(&case, which, process, pairs)?;
+        if let Looked::Timed(timed) = &looked {
+            self.out.calls[0] += timed.calls;
+            for (i, device) in which.iter().zip(&timed.devices) {
+                self.series[*i].entry(param).or_default().push((timed.cpu.clone(), device.clone()));
+            }
+        }
+        Ok(looked)
+    }
+
+    /// Measures one shape in one process. Errors for interruption.
+    fn look(&mut self, case: &Case, which: &[usize], process: usize, pairs: usize) -> Result<Looked> {
         let sweep = self.sweep;
         let left_s = self.left();
         if left_s <= 0.0 {
-            return Ok(Some(format!("the budget of {} is spent", units::seconds(sweep.budget_s))));
+            return Ok(Looked::LeftOut(format!("the budget of {} is spent", units::seconds(sweep.budget_s))));
         }
-        let case = match sweep.case(param) {
-            Ok(case) => case,
-            Err(e) => return Ok(Some(e.to_string())),
-        };
-        let cost = (sweep.op.cost)(&case);
+        let cost = (sweep.op.cost)(case);
         let mut budget_s = left_s;
         let mut pairs = pairs;
         if let Some(k) = self.known {
@@ -235,7 +318,7 @@ impl Running<'_, '_> {
             if least > (2.0 * POINT * sweep.budget_s).min(left_s) {
                 let (p, b) = (units::seconds(predicted), units::seconds(sweep.budget_s));
                 let m = units::seconds(besides);
-                return Ok(Some(format!("predicted {p} a pair and {m} to make it, the key has {b}")));
+                return Ok(Looked::LeftOut(format!("predicted {p} a pair and {m} to make it, the key has {b}")));
             }
             let fit = ((POINT * sweep.budget_s - besides) / predicted) as usize;
             pairs = fit.saturating_sub(BEFORE).clamp(LEAST, pairs);
@@ -245,42 +328,41 @@ impl Running<'_, '_> {
         let order = Order {
             op: sweep.op.name.into(),
             dtype: sweep.dtype,
-            family: sweep.family.name.into(),
             device: sweep.device.into(),
-            param,
+            dims: case.dims.iter().map(|(_, size)| *size).collect(),
             residencies: which.iter().map(|i| sweep.residencies[*i]).collect(),
             pairs,
             budget_s,
         };
         let begin = sweep.clock.now();
         match self.looker.look(&order, process, sweep.cancel) {
-            Ok(None) => Ok(Some(format!("{} hold too few pairs", units::seconds(budget_s)))),
+            Ok(None) => Ok(Looked::LeftOut(format!("{} hold too few pairs", units::seconds(budget_s)))),
             Ok(Some(timed)) => {
-                self.keep(param, which, timed, cost, sweep.clock.now() - begin);
-                Ok(None)
+                self.keep(which, &timed, cost, sweep.clock.now() - begin);
+                Ok(if self.stopped() { Looked::Stopped } else { Looked::Timed(timed) })
             }
             Err(e) if e.code() == Code::Cancelled => Err(e),
             // Too large for a device or the host: the sizes below stand.
             Err(e) if matches!(e.class(), Class::Oom | Class::Unsupported) && self.known.is_some() => {
-                Ok(Some(e.to_string()))
+                Ok(Looked::LeftOut(e.to_string()))
             }
             Err(e) => {
                 self.out.error = Some(e);
-                Ok(None)
+                Ok(Looked::Stopped)
             }
         }
     }
 
-    fn keep(&mut self, param: u64, which: &[usize], timed: Timed, cost: Cost, took_s: f64) {
+    fn keep(&mut self, which: &[usize], timed: &Timed, cost: Cost, took_s: f64) {
         let all = || std::iter::once(&timed.cpu).chain(&timed.devices);
         let in_rounds: f64 = all().map(|s| s.iter().sum::<f64>()).sum();
         let besides_s = if cost.bytes() >= MUCH { (took_s - in_rounds).max(0.0) } else { 0.0 };
-        self.known = Some(Known { cost, round_s: all().map(|s| stats::median(s)).sum(), besides_s });
-        self.out.kernel = timed.kernel;
-        self.out.wrong = self.out.wrong.take().or(timed.wrong);
-        for (i, device) in which.iter().zip(timed.devices) {
-            self.series[*i].entry(param).or_default().push((timed.cpu.clone(), device));
-        }
+        // A sample of several calls between copies is shown as one call's share.
+        let calls = |i: &usize| self.sweep.residencies[*i].calls() as f64;
+        let on_devices: f64 = which.iter().zip(&timed.devices).map(|(i, s)| calls(i) * stats::median(s)).sum();
+        self.known = Some(Known { cost, round_s: stats::median(&timed.cpu) + on_devices, besides_s });
+        self.out.kernel.clone_from(&timed.kernel);
+        self.out.wrong = self.out.wrong.take().or(timed.wrong.clone());
     }
 }
 

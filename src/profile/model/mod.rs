@@ -1,11 +1,15 @@
-//! The cost curve of an entry: what its evidence says about sizes between the measured ones.
-//!
-//! Used to choose between several devices that all win, never to override a threshold.
+//! The cost curve of an entry: what its evidence says about shapes that were not measured.
 
 use crate::base::Features;
 use crate::base::record::CalibratePoint;
 
-use super::{Entry, work_of};
+mod curve;
+mod fit;
+
+use super::{Entry, Verdict, work_of};
+
+pub use curve::{Curve, Extent, Shape, Side};
+pub use fit::{Sample, fit};
 
 /// Seconds at an amount of work, by straight lines through the evidence on doubly logarithmic axes; beyond either end the
 /// nearest line goes on. `None` with fewer than two usable points, or for no work at all.
@@ -48,9 +52,24 @@ pub struct Times {
     pub device_s: f64,
 }
 
-/// What the entry's evidence says of a call. `None` if there is too little of it. Pure; allocates nothing.
+/// What the entry's evidence says of a call: its curve, or without one lines through the measured sizes. `None` if there is
+/// too little evidence, or none of such shapes. Pure; allocates nothing.
 pub fn predict(entry: &Entry, call: &Features) -> Option<Times> {
+    if let Some(curve) = &entry.curve {
+        let shape = Shape::of(call);
+        let times = Times { cpu_s: curve.cpu.seconds(&shape), device_s: curve.device.seconds(&shape) };
+        return curve.covers(&shape).then_some(times);
+    }
     Some(Times { cpu_s: cpu_seconds(entry, call.work)?, device_s: gpu_seconds(entry, call.work)? })
+}
+
+/// Whether the entry's curve says that the device is faster. `None` without a curve, for shapes that it does not cover, and
+/// where the device's results were wrong or nobody looked. Pure; allocates nothing.
+pub fn device_wins(entry: &Entry, call: &Features) -> Option<bool> {
+    if matches!(entry.verdict, Verdict::Unsafe | Verdict::Unmeasured) || entry.curve.is_none() {
+        return None;
+    }
+    predict(entry, call).map(|t| t.device_s < t.cpu_s)
 }
 
 #[cfg(test)]
