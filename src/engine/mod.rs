@@ -273,13 +273,13 @@ impl Engine {
         let direct = planned
             .direct
             .get_or_init(|| Direct::of(self, planned.op, &planned.case, planned.given.len()).unwrap_or_default());
-        if let Some(direct) = direct {
-            if let Some(ran) = direct.run(self, inputs, outputs) {
-                ran.map_err(|e| e.op(planned.op.name).shape(&planned.case.shape_text()).device(on))?;
-                count();
-                let ran = Ran { on, fallback: fallback.is_some() };
-                return Ok(Done { ran, variant: direct.variant, why: fallback, seconds: None });
-            }
+        if let Some(direct) = direct
+            && let Some(ran) = direct.run(self, inputs, outputs)
+        {
+            ran.map_err(|e| e.op(planned.op.name).shape(&planned.case.shape_text()).device(on))?;
+            count();
+            let ran = Ran { on, fallback: fallback.is_some() };
+            return Ok(Done { ran, variant: direct.variant, why: fallback, seconds: None });
         }
         let bound = call::bind(planned.op, inputs, &planned.attrs)?;
         let done = compute(cpu, planned.op, &bound, self.places.cpu_variant.as_deref(), Care::Plain)?;

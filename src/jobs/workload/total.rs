@@ -292,3 +292,82 @@ pub(super) fn lines(r: &WorkloadRecord) -> Vec<String> {
         format!("worth it: {} ({})", r.worth, r.reason),
     ]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn timed(cpu: f64, device: f64) -> Vec<Timed> {
+        // Three processes, each as a whole 1 % slower than the one before.
+        let of = |i: i32| {
+            let slow = 1.01f64.powi(i);
+            Timed { cpu: vec![cpu * slow; 9], devices: vec![vec![device * slow; 9]], wrong: None }
+        };
+        (0..3).map(of).collect()
+    }
+
+    fn device() -> ProfileDevice {
+        ProfileDevice { id: "cuda:0".into(), ..ProfileDevice::default() }
+    }
+
+    #[test]
+    fn sums_and_answers() {
+        let mut sums = Sums::new(1, 3);
+        let t = Times::of(&timed(2.0, 1.0), &[], 3);
+        assert_eq!(t.basis, Basis::Measured);
+        sums.add(10, 4, &t, Side::Device(0), false);
+        sums.add(5, 0, &Times::of(&timed(1.0, 3.0), &[], 3), Side::Cpu, false);
+        let r = sums.record(Vec::new(), &[device()], 1);
+        let near =
+            |got: Option<f64>, want: f64| assert!((got.unwrap() / want / 1.01 - 1.0).abs() < 1e-9, "{got:?} {want}");
+        near(r.now_s, 6.0 * 2.0 + 4.0 * 1.0 + 5.0);
+        near(r.cpu_s, 25.0);
+        near(r.routed_s, 15.0);
+        near(r.gpu_s, 25.0);
+        let [low, high] = r.now_ci_s.unwrap();
+        assert!(low < 21.0 && 21.42 < high && high / low < 1.1, "{low} {high}");
+        // What slows a whole process drops out of the gain.
+        let [low, high] = r.gain_ci.unwrap();
+        assert!((low - 1.4).abs() < 1e-9 && (high - 1.4).abs() < 1e-9, "{low} {high}");
+        assert_eq!((r.worth.as_str(), r.on_device, r.gpu.as_str()), ("yes", 10, "cuda:0"));
+    }
+
+    #[test]
+    fn predictions_widen_and_what_is_unknown_leaves_it_open() {
+        let predicted = [Some(model::Times { cpu_s: 3.0, device_s: 1.0 })];
+        let p = Times::of(&timed(9.0, 9.0)[..2], &predicted, 3);
+        assert_eq!(
+            (p.basis, p.cpu_s(), p.best_device_s()),
+            (Basis::Predicted, Some(3.0), Some(1.0)),
+            "one process is missing"
+        );
+        let mut sums = Sums::new(1, 3);
+        sums.add(10, 0, &p, Side::Device(0), false);
+        let r = sums.record(Vec::new(), &[device()], 1);
+        assert_eq!((r.now_s, r.now_ci_s, r.routed_ci_s), (Some(30.0), Some([15.0, 60.0]), Some([5.0, 20.0])));
+        assert_eq!(r.worth, "unclear", "three times as fast, but each within a factor of two: {}", r.reason);
+        // A little of it beside much that was measured does not hide the answer.
+        let mut sums = Sums::new(1, 3);
+        sums.add(100, 0, &Times::of(&timed(3.0, 1.0), &[], 3), Side::Device(0), false);
+        sums.add(1, 0, &p, Side::Device(0), false);
+        assert_eq!(sums.record(Vec::new(), &[device()], 1).worth, "yes");
+        let unknown = Times::of(&[], &[None], 3);
+        assert_eq!(unknown.basis, Basis::Unknown);
+        sums.add(1, 0, &unknown, Side::Cpu, false);
+        let r = sums.record(Vec::new(), &[device()], 1);
+        assert_eq!((r.worth.as_str(), r.unknown, r.predicted, r.measured), ("unclear", 1, 1, 1));
+    }
+
+    #[test]
+    fn what_no_device_takes_stays_on_the_cpu() {
+        let mut sums = Sums::new(1, 3);
+        sums.add(10, 0, &Times::of(&timed(2.0, 1.0), &[], 3), Side::Cpu, true);
+        let r = sums.record(Vec::new(), &[device()], 1);
+        assert_eq!((r.worth.as_str(), r.refused, r.on_device), ("no", 10, 0));
+        assert_eq!(r.gpu_s, r.cpu_s);
+        let none = Sums::new(0, 3).record(Vec::new(), &[], 1);
+        assert_eq!((none.worth.as_str(), none.now_s), ("unclear", None));
+        // Nothing predicted, nothing measured: no sum is made of nothing.
+        assert_eq!(Sums::new(1, 3).record(Vec::new(), &[device()], 1).gain, None);
+    }
+}
