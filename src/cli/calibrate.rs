@@ -10,7 +10,7 @@ use crate::measure::Residency;
 use crate::{op, profile, report};
 
 use super::args;
-use super::commands::{Ctx, cancel_on_signals, dtypes, ops, residencies, seconds};
+use super::commands::{Ctx, Picture, cancel_on_signals, check_plot, dtypes, ops, plot, residencies, seconds};
 use super::output::{self, CliSink};
 
 fn config(a: &args::Calibrate) -> Result<calibrate::CalibrateConfig> {
@@ -79,6 +79,7 @@ impl Ctx<'_> {
 
     pub(super) fn calibrate(&self, a: &args::Calibrate) -> Result<u8> {
         let cfg = config(a)?;
+        check_plot(a.plot.as_deref())?;
         let cancel = cancel_on_signals()?;
         let mut sink = CliSink::new(a.common.quiet, false, Box::new(|_| None));
         let mut parts = Vec::new();
@@ -110,6 +111,7 @@ impl Ctx<'_> {
             (None, Some("-")) => {}
             (None, _) => output::data(&toml)?,
         }
+        plot(a.plot.as_deref(), Picture::Calibrate, &records)?;
         if !a.common.quiet {
             if !done.records.is_empty() {
                 output::talk(&report::text::thresholds(&done.records, Some(160)));
