@@ -138,6 +138,6 @@ mod tests {
         assert!(unequal.fault().unwrap().contains("two equal things differ"), "{unequal:?}");
         assert!(unequal.floor() > 0.2);
         let skipped = found(0.02, 1.0, true);
-        assert!(skipped.fault().unwrap().contains("3 times the work takes 1.0"), "{skipped:?}");
+        assert!(skipped.fault().unwrap().contains("3 times the work takes"), "{skipped:?}");
     }
 }
