@@ -69,6 +69,8 @@ fn run(line: &Line, folder: &Path, binary: &Path) -> Result<(), String> {
         .env("PATH", format!("{}:{path}", bin.display()))
         .env("XDG_STATE_HOME", folder)
         .env("XDG_CONFIG_HOME", folder)
+        .env("XDG_CACHE_HOME", folder)
+        .env_remove("GPUCTL_CACHE")
         .env_remove("GPUCTL_REQUIRE")
         .stdin(Stdio::null())
         .stdout(out)

@@ -19,6 +19,8 @@ pub struct Env {
     pub process: u64,
     /// `GPUCTL_REQUIRE`: backends that must be there, comma separated; a missing one is an error.
     pub require: Vec<String>,
+    /// `GPUCTL_CACHE`, else `$XDG_CACHE_HOME/gpuctl`, or its usual default below the home folder.
+    pub cache_dir: Option<std::path::PathBuf>,
     /// `$XDG_CONFIG_HOME/gpuctl`, or its usual default below the home folder.
     pub config_dir: Option<std::path::PathBuf>,
     /// `$XDG_STATE_HOME/gpuctl`, or its usual default below the home folder.
@@ -56,6 +58,7 @@ impl Env {
             require: var("GPUCTL_REQUIRE")
                 .map(|v| v.split(',').map(|s| s.trim().to_string()).filter(|s| !s.is_empty()).collect())
                 .unwrap_or_default(),
+            cache_dir: var("GPUCTL_CACHE").map(Into::into).or_else(|| dir("XDG_CACHE_HOME", ".cache")),
             config_dir: dir("XDG_CONFIG_HOME", ".config"),
             state_dir: dir("XDG_STATE_HOME", ".local/state"),
         })
@@ -83,12 +86,16 @@ mod tests {
             "GPUCTL_DISABLE_GPU" => Some("1".into()),
             "HOME" => Some("/home/u".into()),
             "GPUCTL_RECORD" => Some("calls-%p.jsonl".into()),
+            "GPUCTL_CACHE" => Some("/fast/cache".into()),
             "XDG_STATE_HOME" => Some("relative/is/ignored".into()),
             _ => None,
         })
         .unwrap();
         assert!(env.disable_gpu);
         assert_eq!(env.record.unwrap(), std::path::Path::new("calls-%p.jsonl"));
+        assert_eq!(env.cache_dir.unwrap(), std::path::Path::new("/fast/cache"));
+        let plain = Env::from_lookup(|n| (n == "HOME").then(|| "/home/u".into())).unwrap();
+        assert_eq!(plain.cache_dir.unwrap(), std::path::Path::new("/home/u/.cache/gpuctl"));
         assert_eq!(env.config_dir.unwrap(), std::path::Path::new("/home/u/.config/gpuctl"));
         assert_eq!(env.state_dir.unwrap(), std::path::Path::new("/home/u/.local/state/gpuctl"));
         let bad = Env::from_lookup(|n| (n == "GPUCTL_DISABLE_GPU").then(|| "maybe".into()));

@@ -10,6 +10,8 @@ use super::device_info::{Absence, DeviceInfo};
 use super::dtype::DType;
 use super::regret::RegretRecord;
 
+pub use super::analysis::{Analysis, CeilingRecord, NoiseRecord};
+
 /// How a row ended. Only `Ok` rows carry results that may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -101,7 +103,7 @@ impl Subject {
 }
 
 /// Median seconds of each phase of a call with operands in host memory; `None`: not measured.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Phases {
     /// Allocation of all buffers.
@@ -116,6 +118,8 @@ pub struct Phases {
     pub sync: Option<f64>,
     /// Device to host copies.
     pub d2h: Option<f64>,
+    /// Who timed `kernel`: `device` (its own events) or `host`; all other phases are timed by the host. Empty: nobody.
+    pub kernel_clock: String,
 }
 
 /// One row of `bench`.
@@ -158,8 +162,11 @@ pub struct BenchRecord {
     pub gflops: Option<f64>,
     /// Compulsory traffic over the median, 10^9 bytes per second.
     pub gbps: Option<f64>,
-    /// Share of the device's known peak; `None` where no peak is known.
+    /// Share of the device's theoretical peak (of arithmetic or of memory, whichever is nearer); `None` where none is known.
     pub peak_fraction: Option<f64>,
+    /// What bounds the row, and how near it comes to what was measured as possible.
+    #[serde(default)]
+    pub analysis: Analysis,
     /// The phases apart.
     pub phases_s: Phases,
     /// Median of the CPU over the median here, sampled interleaved; `None` on the CPU itself.
@@ -605,6 +612,10 @@ pub enum Record {
     Run(Box<RunRecord>),
     /// A cell of `devices --ops`.
     Support(Box<SupportRecord>),
+    /// A ceiling of `devices --measure`.
+    Ceiling(Box<CeilingRecord>),
+    /// What the sampler finds where nothing is to be found.
+    Noise(Box<NoiseRecord>),
 }
 
 /// The host that measured.

@@ -15,7 +15,7 @@ use crate::measure::Residency;
 use crate::{op, profile, report};
 
 use super::args;
-use super::commands::{Ctx, cancel_on_signals, dtypes, ops, residencies, seconds};
+use super::commands::{Ctx, Picture, cancel_on_signals, check_plot, dtypes, ops, plot, residencies, seconds};
 use super::output::{self, CliSink};
 
 fn config(a: &args::Calibrate) -> Result<calibrate::CalibrateConfig> {
@@ -127,6 +127,7 @@ impl Ctx<'_> {
     pub(super) fn calibrate(&self, a: &args::Calibrate) -> Result<u8> {
         let cfg = config(a)?;
         let workload = a.workload.as_deref().map(recorded).transpose()?;
+        check_plot(a.plot.as_deref())?;
         let cancel = cancel_on_signals()?;
         let mut sink = CliSink::new(a.common.quiet, false, Box::new(|_| None));
         let (mut parts, mut regret) = (Vec::new(), Vec::new());
@@ -174,6 +175,7 @@ impl Ctx<'_> {
             (None, _) => output::data(&toml)?,
         }
         let records = sink.finish()?;
+        plot(a.plot.as_deref(), Picture::Calibrate, &records)?;
         if !a.common.quiet {
             if !done.records.is_empty() {
                 output::talk(&report::text::thresholds(&done.records, Some(160)));

@@ -104,6 +104,9 @@ impl CpuDevice {
                 features: vec![Feature::Fp64, Feature::Int64, Feature::SmallInt],
                 libraries: vec![],
                 unified_memory: true,
+                cache_bytes: os::last_cache_bytes(),
+                // The clock under load is not told.
+                theoretical: None,
                 notes: vec!["f16 and bf16 are stored, arithmetic is f32".into()],
             },
             serial: next_serial(),

@@ -3,6 +3,7 @@
 
 pub mod bench;
 pub mod calibrate;
+pub mod ceilings;
 pub mod devices;
 mod gross;
 pub mod profile;

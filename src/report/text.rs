@@ -6,10 +6,10 @@ use crate::base::record::{BenchRecord, CalibrateRecord, ChangeRecord, StressReco
 use crate::base::regret::RegretRecord;
 use crate::base::{Absence, DeviceInfo, units};
 
-use super::rows::{BENCH_COLUMNS, bench_cells};
+use super::rows::{BENCH_COLUMNS, COLUMNS, bench_cells};
 
 /// Widths of the bench table's columns when rows are printed one by one.
-const WIDTHS: [usize; 11] = [9, 5, 20, 10, 9, 8, 20, 8, 8, 8, 0];
+const WIDTHS: [usize; COLUMNS] = [9, 5, 20, 10, 9, 8, 20, 8, 8, 10, 7, 8, 6, 8, 15, 0];
 
 /// The header of the bench table; rows follow one by one as they are measured.
 pub fn bench_header() -> String {
@@ -21,11 +21,11 @@ pub fn bench_row(r: &BenchRecord) -> String {
     padded(&bench_cells(r))
 }
 
-fn padded(cells: &[String; 11]) -> String {
+fn padded(cells: &[String; COLUMNS]) -> String {
     let mut line = String::new();
     for (i, (cell, width)) in cells.iter().zip(WIDTHS).enumerate() {
         // Numbers are aligned at the right.
-        if (5..10).contains(&i) && i != 6 {
+        if (5..14).contains(&i) && i != 6 {
             line.push_str(&format!("{cell:>width$}  "));
         } else {
             line.push_str(&format!("{cell:<width$}  "));
@@ -34,7 +34,7 @@ fn padded(cells: &[String; 11]) -> String {
     line.trim_end().to_string()
 }
 
-fn table(columns: &[&str]) -> Table {
+pub(super) fn table(columns: &[&str]) -> Table {
     let mut t = Table::new();
     t.load_style(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Dynamic);
     t.set_header(columns.iter().map(|c| Cell::new(*c)));

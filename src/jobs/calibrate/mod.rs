@@ -386,7 +386,8 @@ impl<'a> Job<'a> {
 
     fn groups<'d>(&self, devices: &'d [Runner]) -> Vec<Group<'d>> {
         let mut groups = Vec::new();
-        let mut ops: Vec<_> = self.cfg.ops.iter().filter(|op| !matches!(op.unit, Unit::Bytes | Unit::Calls)).collect();
+        let mut ops: Vec<_> =
+            self.cfg.ops.iter().filter(|op| !matches!(op.unit, Unit::Bytes | Unit::Calls | Unit::Flops)).collect();
         // The more arithmetic for each byte, the more a device gains, and the more is lost if the budget ends before.
         ops.sort_by(|a, b| intensity(b).total_cmp(&intensity(a)));
         for op in ops {
