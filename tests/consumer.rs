@@ -71,3 +71,11 @@ fn a_program_of_its_own_loads_a_profile_and_runs_an_op() {
     assert!(!bad.status.success());
     assert!(String::from_utf8_lossy(&bad.stderr).contains("ProfileNotFound"), "{bad:?}");
 }
+
+/// The example runs to its end, its own assertions included.
+#[test]
+fn the_example_of_an_own_function_runs() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let text = cargo(root, &["run", "--offline", "--locked", "--quiet", "--example", "own_function"]);
+    assert!(text.contains("blur: crossing") && text.contains("200000 elements: Gpu"), "{text}");
+}

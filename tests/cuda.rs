@@ -75,6 +75,8 @@ fn card(chip: u32) -> DeviceInfo {
         features,
         libraries: vec![(Library::Cublas, "made-up".into())],
         unified_memory: false,
+        cache_bytes: None,
+        theoretical: None,
         notes: vec![],
     }
 }

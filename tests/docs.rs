@@ -1,6 +1,6 @@
 //! The commands that README.md and docs/ show are run, and the files that they name exist.
 //!
-//! A block that opens with "```sh test" is run: each of its lines that begins with `gpuctl`, by sh, in one empty folder
+//! A block that opens with "```sh test" is run: each of its lines that begins with `gpuctl` or `GPUCTL_X=Y gpuctl`, by sh, in one empty folder
 //! per document, with this build's binary on the PATH. A line must end with exit code 0, or with N where the line ends in
 //! `# exit N`. Other lines and blocks are only read.
 
@@ -42,7 +42,10 @@ fn lines(text: &str) -> Vec<Line> {
             run = inside && words.first() == Some(&"sh") && words.contains(&"test");
         } else if run {
             let line = line.trim_start().trim_start_matches("$ ");
-            if line == "gpuctl" || line.starts_with("gpuctl ") {
+            // With variables in front, too.
+            let command = line.trim_start_matches(|c: char| c != ' ').trim_start();
+            let ours = |l: &str| l == "gpuctl" || l.starts_with("gpuctl ");
+            if ours(line) || (line.starts_with("GPUCTL_") && ours(command)) {
                 let (command, exit) = match line.rsplit_once("# exit ") {
                     Some((command, code)) => (command.trim_end(), code.trim().parse().unwrap_or(-1)),
                     None => (line, 0),
@@ -66,6 +69,8 @@ fn run(line: &Line, folder: &Path, binary: &Path) -> Result<(), String> {
         .env("PATH", format!("{}:{path}", bin.display()))
         .env("XDG_STATE_HOME", folder)
         .env("XDG_CONFIG_HOME", folder)
+        .env("XDG_CACHE_HOME", folder)
+        .env_remove("GPUCTL_CACHE")
         .env_remove("GPUCTL_REQUIRE")
         .stdin(Stdio::null())
         .stdout(out)
@@ -123,13 +128,14 @@ fn shown_commands_work() {
 
 #[test]
 fn marked_blocks_are_found_and_failures_seen() {
-    let text = "```sh\ngpuctl no\n```\n```sh test\n$ gpuctl a > b\ncargo run\ngpuctl c  # exit 2\n```\ngpuctl no\n```text test\ngpuctl no\n```\n";
+    let text = "```sh\ngpuctl no\n```\n```sh test\n$ gpuctl a > b\ncargo run\ngpuctl c  # exit 2\nGPUCTL_A=b gpuctl d\nGPUCTL_A=b cargo run\n```\ngpuctl no\n```text test\ngpuctl no\n```\n";
     let found = lines(text);
     assert_eq!(
         found,
         [
             Line { number: 5, command: "gpuctl a > b".into(), exit: 0 },
-            Line { number: 7, command: "gpuctl c".into(), exit: 2 }
+            Line { number: 7, command: "gpuctl c".into(), exit: 2 },
+            Line { number: 8, command: "GPUCTL_A=b gpuctl d".into(), exit: 0 }
         ]
     );
     let folder = tempfile::tempdir().unwrap();

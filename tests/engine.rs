@@ -183,7 +183,7 @@ fn explanations_are_what_happens() {
                 // What a call without attributes is bound to may be another case of the same operands.
                 let bound = op::case::parse(&format!("{}/uniform", outcome.decision.case)).unwrap();
                 let why = engine.why(&bound).unwrap();
-                assert_eq!(why, outcome.decision, "{case}");
+                assert_eq!(why, *outcome.decision, "{case}");
                 assert_eq!(why.device, outcome.ran_on, "{case}");
                 assert_eq!(why.place == Place::Gpu, outcome.ran_on == "opencl:a", "{case}");
                 runs += 1;
@@ -230,11 +230,11 @@ fn other_machines_profiles_are_not_believed() {
     let mut p = profile(&[device.info()]);
     p.entries.iter_mut().for_each(|e| e.threads += 1);
     let out = gemm(&build(p), 64);
-    assert_eq!((out.ran_on.as_str(), out.decision.why), ("cpu", Why::Profile(Reason::OtherThreads)));
+    assert_eq!((out.ran_on.as_str(), out.decision.why.clone()), ("cpu", Why::Profile(Reason::OtherThreads)));
 
     let engine = Engine::builder().env(env()).profile_value(profile(&[device.info()])).device(Arc::clone(&device));
     let out = gemm(&engine.cpu_variant("naive").build().unwrap(), 64);
-    assert_eq!((out.variant, out.decision.why), ("naive", Why::Profile(Reason::OtherCpuVariant)));
+    assert_eq!((out.variant, out.decision.why.clone()), ("naive", Why::Profile(Reason::OtherCpuVariant)));
 }
 
 #[test]
@@ -264,14 +264,14 @@ fn disabled_and_forced() {
     let off = Env { disable_gpu: true, ..env() };
     let base = Engine::builder().profile_value(p).device(Arc::clone(&device));
     let out = gemm(&base.clone().env(off.clone()).build().unwrap(), 64);
-    assert_eq!((out.ran_on.as_str(), out.decision.why), ("cpu", Why::Disabled));
+    assert_eq!((out.ran_on.as_str(), out.decision.why.clone()), ("cpu", Why::Disabled));
     let force = |id: &str, env: Env| base.clone().env(env).placement(Placement::ForceGpu(id.into())).build();
     assert_eq!(force("opencl:a", off).unwrap_err().code(), Code::DeviceDisabled);
     assert_eq!(force("cuda:77", env()).unwrap_err().code(), Code::DeviceMissing);
     let forced = gemm(&force("opencl:a", env()).unwrap(), 2);
-    assert_eq!((forced.ran_on.as_str(), forced.decision.why), ("opencl:a", Why::Forced));
+    assert_eq!((forced.ran_on.as_str(), forced.decision.why.clone()), ("opencl:a", Why::Forced));
     let cpu = gemm(&base.env(env()).placement(Placement::ForceCpu).build().unwrap(), 64);
-    assert_eq!((cpu.ran_on.as_str(), cpu.decision.why), ("cpu", Why::Forced));
+    assert_eq!((cpu.ran_on.as_str(), cpu.decision.why.clone()), ("cpu", Why::Forced));
 }
 
 #[test]
@@ -417,4 +417,98 @@ fn a_simulated_device_runs_when_selected() {
     assert_eq!(out.ran_on, "sim:h200");
     assert!(out.decision.to_string().contains("simulated"), "{}", out.decision);
     assert_ne!(gemm(&builder.build().unwrap(), 16).ran_on, "sim:h200");
+}
+
+/// On the CPU a call works on the caller's memory; with buffers of a device it gives the same bits, for every op.
+#[test]
+fn calls_on_host_memory_give_what_buffers_give() {
+    let engine = Engine::builder().env(env()).placement(Placement::ForceCpu).build().unwrap();
+    let cpu = gpuctl::engine::Runner::new(Arc::new(CpuDevice::new(0, Isa::detect(), Pin::Free).unwrap()));
+    let mut same = 0;
+    for op in op::all() {
+        for dtype in op.dtypes {
+            for spec in op.specs(op::Tier::Smoke, *dtype) {
+                let case = op.case(*dtype, &spec.dims, spec.attrs.clone(), spec.fill).unwrap();
+                let inputs = op::case::inputs(op, &case).unwrap();
+                let inputs: Vec<&HostTensor> = inputs.iter().collect();
+                // A user's operands may mean another case than the one that they were made for; then both are asked so.
+                let Ok(want) = cpu.run(op, &inputs, &spec.attrs, None) else { continue };
+                let got = engine.run(op.name, &inputs, &spec.attrs).unwrap();
+                let again = engine.run(op.name, &inputs, &spec.attrs).unwrap();
+                let bytes = |t: &[HostTensor]| t.iter().map(|t| t.bytes().to_vec()).collect::<Vec<_>>();
+                if !["compile", "sync", "launch", "alloc"].contains(&op.name) {
+                    assert_eq!(bytes(&got.outputs), bytes(&want.outputs), "{case}");
+                    assert_eq!(bytes(&again.outputs), bytes(&want.outputs), "{case}, again");
+                }
+                let shapes = |t: &[HostTensor]| t.iter().map(|t| (t.dtype, t.shape.clone())).collect::<Vec<_>>();
+                assert_eq!(shapes(&got.outputs), shapes(&want.outputs), "{case}");
+                assert_eq!((got.variant, &got.case), (want.variant, &want.case), "{case}");
+                same += 1;
+            }
+        }
+    }
+    assert!(same > 1000, "{same} cases");
+}
+
+#[test]
+fn routes_check_their_operands_and_follow_what_drops_out() {
+    let engine = engine_with(&faulty(On::Launch, When::Nth(2), Fault::Lose));
+    let x = matrix(64);
+    let route = engine.route("gemm", &[&x, &x], &Attrs::new()).unwrap();
+    assert_eq!(route.why().device, "opencl:a");
+    let want = gemm(&Engine::builder().env(env()).placement(Placement::ForceCpu).build().unwrap(), 64).outputs;
+    let mut y = route.outputs().unwrap();
+    let mut call = |on: &str, fallback: bool| {
+        y[0].bytes_mut().fill(0xAA);
+        let ran = route.run_into(&[&x, &x], &mut y).unwrap();
+        assert_eq!((ran.on, ran.fallback), (on, fallback));
+        assert_eq!(y, want);
+    };
+    call("opencl:a", false);
+    call("cpu", true);
+    // Lost: it is not asked again.
+    call("cpu", false);
+    assert_eq!(engine.stats(), gpuctl::engine::Stats { cpu: 2, gpu: 1, fallbacks: 1 });
+    for (inputs, outputs) in [
+        (vec![&x], vec![x.clone()]),
+        (vec![&x, &x, &x], vec![x.clone()]),
+        (vec![&x, &matrix(63)], vec![x.clone()]),
+        (vec![&x, &x], vec![matrix(63)]),
+        (vec![&x, &x], vec![]),
+        (vec![&x, &x], vec![HostTensor::zeros(DType::F64, &[64, 64]).unwrap()]),
+    ] {
+        let mut outputs = outputs;
+        assert_eq!(route.run_into(&inputs, &mut outputs).unwrap_err().code(), Code::ShapeMismatch);
+    }
+    // What is read and written begins as the caller's, whatever the result held before.
+    let cpu = Engine::builder().env(env()).placement(Placement::ForceCpu).build().unwrap();
+    let (a, b) =
+        (HostTensor::from_slice(&[1.0f32, 2.0], &[2]).unwrap(), HostTensor::from_slice(&[10.0f32, 20.0], &[2]));
+    let b = b.unwrap();
+    let route = cpu.route("axpy", &[&a, &b], &Attrs::new()).unwrap();
+    let mut y = route.outputs().unwrap();
+    for _ in 0..3 {
+        route.run_into(&[&a, &b], &mut y).unwrap();
+        assert_eq!(y[0].to_vec::<f32>().unwrap(), [11.0, 22.0]);
+    }
+}
+
+/// The policies that go by where operands are, and by predicted time alone.
+#[test]
+fn policies_of_the_engine() {
+    let device = Second::new("a", DeviceClass::Discrete);
+    let build = |placement| {
+        let mut p = profile(&[device.info()]);
+        p.entries[1].threshold = Some(50_000);
+        Engine::builder().env(env()).profile_value(p).device(Arc::clone(&device)).placement(placement).build().unwrap()
+    };
+    let there = gemm(&build(Placement::MinimizeTransfers), 64);
+    assert_eq!((there.ran_on.as_str(), there.decision.why.clone()), ("cpu", Why::Profile(Reason::OperandsThere)));
+    // The synthetic evidence, from 10 to 100,000: 1 ns per element on the CPU, 1 to 11 us on the device.
+    let by_cost = build(Placement::CostBased);
+    assert_eq!(gemm(&by_cost, 64).decision.why, Why::Profile(Reason::PredictedSlower));
+    let x = HostTensor::zeros(DType::F32, &[100, 100]).unwrap();
+    let out = by_cost.run("softmax", &[&x], &Attrs::new()).unwrap();
+    assert_eq!((out.ran_on.as_str(), out.decision.why.clone()), ("opencl:a", Why::Profile(Reason::PredictedFaster)));
+    assert_eq!(build(Placement::Automatic).run("softmax", &[&x], &Attrs::new()).unwrap().ran_on, "cpu");
 }

@@ -8,13 +8,14 @@ mod validate;
 use std::process::Command;
 
 use gpuctl::base::record::{
-    ArrayFile, BenchRecord, CalibratePoint, CalibrateRecord, ChangeRecord, Host, Phases, RunRecord, SCHEMA,
-    StressRecord, StressSample, SupportRecord, ThresholdRecord, VerifyRecord,
+    Analysis, ArrayFile, BenchRecord, CalibratePoint, CalibrateRecord, CeilingRecord, ChangeRecord, Host, NoiseRecord,
+    Phases, RunRecord, SCHEMA, StressRecord, StressSample, SupportRecord, ThresholdRecord, VerifyRecord, WorkloadCall,
+    WorkloadRecord,
 };
 use gpuctl::base::regret::{RegretDense, RegretPolicy, RegretRecord, RegretShape};
 use gpuctl::base::{
     Absence, Attr, Attrs, Backend, DType, DeviceClass, DeviceInfo, Document, Feature, Fill, HostTensor, Lang, Library,
-    Record, Status, Subject, npy,
+    Record, Status, Subject, Theoretical, npy,
 };
 use gpuctl::op;
 use serde_json::{Value, json};
@@ -47,6 +48,12 @@ fn device() -> DeviceInfo {
         features: vec![Feature::Fp64, Feature::Int64, Feature::SmallInt, Feature::TensorBf16, Feature::Subgroups],
         libraries: vec![(Library::Cublas, "13.4".into())],
         unified_memory: false,
+        cache_bytes: Some(50 << 20),
+        theoretical: Some(Theoretical {
+            f32_gflops: Some(66_900.0),
+            source: "the driver".into(),
+            ..Theoretical::default()
+        }),
         notes: vec!["a note".into()],
     }
 }
@@ -62,6 +69,20 @@ fn subject(status: Status, reason: &str) -> Subject {
         s.variant = "tiled64".into();
     }
     s
+}
+
+fn analysis() -> Analysis {
+    Analysis {
+        ceiling_fraction: Some(0.9),
+        ceiling: "f32 FMA".into(),
+        transfer_fraction: Some(0.1),
+        launch_fraction: Some(0.0),
+        bottleneck: "Compute".into(),
+        action: "None".into(),
+        advice: "90 % of the FMA peak: little is left to gain".into(),
+        baseline: "packed, 2 threads, avx2".into(),
+        cache: "hot".into(),
+    }
 }
 
 fn bench(status: Status, reason: &str) -> BenchRecord {
@@ -84,6 +105,7 @@ fn bench(status: Status, reason: &str) -> BenchRecord {
         gflops: ok.then_some(0.5),
         gbps: ok.then_some(0.05),
         peak_fraction: None,
+        analysis: if ok { analysis() } else { Analysis::default() },
         phases_s: Phases { kernel: Some(1e-4), ..Phases::default() },
         speedup_vs_cpu: None,
         speedup_ci: None,
@@ -166,6 +188,49 @@ fn regret(finding: &str) -> RegretRecord {
     }
 }
 
+fn workload(worth: &str) -> WorkloadRecord {
+    let known = worth != "unclear";
+    let ci = known.then_some([0.9, 1.1]);
+    WorkloadRecord {
+        calls: 12,
+        measured: u64::from(known),
+        predicted: 0,
+        unknown: u64::from(!known),
+        refused: 0,
+        on_device: if worth == "yes" { 12 } else { 0 },
+        processes: 5,
+        threads: 2,
+        now_s: known.then_some(1.0),
+        now_ci_s: ci,
+        cpu_s: known.then_some(1.0),
+        cpu_ci_s: ci,
+        routed_s: known.then_some(1.0),
+        routed_ci_s: ci,
+        gpu_s: known.then_some(1.0),
+        gpu_ci_s: ci,
+        gpu: "cuda:0".into(),
+        gain: known.then_some(1.0),
+        gain_ci: ci,
+        worth: worth.into(),
+        reason: "synthetic".into(),
+        rows: vec![WorkloadCall {
+            op: "gemm".into(),
+            dtype: DType::F32,
+            shape_text: "m64,n64,k64".into(),
+            attrs: Attrs::new(),
+            residency: "always".into(),
+            count: 12,
+            gpu: 0,
+            basis: if known { "measured" } else { "unknown" }.into(),
+            cpu_s: known.then_some(0.1),
+            device_s: known.then_some(0.1),
+            goes: "cpu".into(),
+            wrong: false,
+            why: "the work is below the threshold".into(),
+        }],
+    }
+}
+
 fn calibrate(verdict: &str) -> CalibrateRecord {
     let crossing = (verdict == "crossing").then_some(100);
     CalibrateRecord {
@@ -243,6 +308,43 @@ fn support(answer: &str, reason: &str) -> SupportRecord {
     }
 }
 
+fn ceiling(status: Status, reason: &str) -> CeilingRecord {
+    let ok = status == Status::Ok;
+    CeilingRecord {
+        device: "cuda:0".into(),
+        uid: "GPU-synthetic".into(),
+        what: "fma".into(),
+        dtype: Some(DType::F32),
+        bytes: 16_384,
+        memory: String::new(),
+        unit: "GFLOP/s".into(),
+        value: ok.then_some(60_000.0),
+        ci: ok.then_some([59_000.0, 61_000.0]),
+        theoretical: Some(66_900.0),
+        samples: if ok { 21 } else { 0 },
+        processes: 3,
+        variant: "chains".into(),
+        status,
+        reason: reason.into(),
+    }
+}
+
+fn noise(reason: &str) -> NoiseRecord {
+    NoiseRecord {
+        device: "cuda:0".into(),
+        uid: "GPU-synthetic".into(),
+        null_ratio: 1.001,
+        null_ci: [0.99, 1.01],
+        floor: 0.01,
+        known: 3.0,
+        known_ratio: 2.98,
+        known_ci: [2.95, 3.01],
+        pairs: 32,
+        sound: reason.is_empty(),
+        reason: reason.into(),
+    }
+}
+
 fn document(records: Vec<Record>) -> Document {
     Document {
         schema: SCHEMA,
@@ -304,10 +406,14 @@ fn every_kind() -> Vec<Record> {
         Record::Run(Box::new(run())),
         Record::Support(Box::new(support("yes", ""))),
         Record::Support(Box::new(support("no", "needs cl_khr_fp64"))),
+        Record::Ceiling(Box::new(ceiling(Status::Ok, ""))),
+        Record::Ceiling(Box::new(ceiling(Status::Unsupported, "no pinned memory"))),
+        Record::Noise(Box::new(noise(""))),
     ];
     for v in ["always", "never", "crossing", "non-monotone", "inconclusive", "unmeasured", "unsafe"] {
         records.push(Record::Calibrate(Box::new(calibrate(v))));
     }
+    records.extend(["yes", "no", "unclear"].map(|w| Record::Workload(Box::new(workload(w)))));
     records
 }
 
@@ -359,10 +465,16 @@ fn contradictions_are_found() {
         (Record::Verify(Box::new(passed_wrong)), "wrong"),
         (Record::Run(Box::new(run_nowhere)), "ran_on"),
         (Record::Support(Box::new(support("undefined", ""))), "reason"),
+        (Record::Ceiling(Box::new(ceiling(Status::Skipped, ""))), "reason"),
+        (Record::Ceiling(Box::new(CeilingRecord { value: None, ..ceiling(Status::Ok, "") })), "value"),
+        (Record::Noise(Box::new(NoiseRecord { sound: false, ..noise("") })), "reason"),
         (Record::Calibrate(Box::new(no_threshold)), "threshold"),
         (Record::Calibrate(Box::new(unsafe_threshold)), "threshold"),
         (Record::Calibrate(Box::new(calibrate("perhaps"))), "perhaps"),
         (Record::Regret(Box::new(regret("perhaps"))), "perhaps"),
+        (Record::Workload(Box::new(workload("perhaps"))), "perhaps"),
+        (Record::Workload(Box::new(WorkloadRecord { gain_ci: None, ..workload("yes") })), "gain_ci"),
+        (Record::Workload(Box::new(WorkloadRecord { unknown: 1, ..workload("yes") })), "unknown"),
         (Record::Stress(Box::new(stress("pass", 0))), "bytes_checked"),
     ] {
         let found = faults(vec![record]).join("; ");

@@ -99,6 +99,19 @@ pub enum Library {
     Cublas,
 }
 
+/// The most that a device's published figures allow.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Theoretical {
+    /// Fused multiply-adds in f32 without matrix units, 10^9 operations per second (two each).
+    pub f32_gflops: Option<f64>,
+    /// The same in f64.
+    pub f64_gflops: Option<f64>,
+    /// Its own memory, 10^9 bytes per second.
+    pub memory_gbps: Option<f64>,
+    /// Where the figures come from.
+    pub source: String,
+}
+
 /// Everything that is known about a device without running anything on it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeviceInfo {
@@ -144,6 +157,12 @@ pub struct DeviceInfo {
     pub libraries: Vec<(Library, String)>,
     /// True if host and device share one memory.
     pub unified_memory: bool,
+    /// Size of the last cache in bytes, if the API or the system tells.
+    #[serde(default)]
+    pub cache_bytes: Option<u64>,
+    /// Theoretical peaks, where they are known.
+    #[serde(default)]
+    pub theoretical: Option<Theoretical>,
     /// Remarks: what is missing and why, quirks, the instruction set of the CPU kernels.
     pub notes: Vec<String>,
 }
@@ -173,6 +192,8 @@ impl DeviceInfo {
             features: vec![Feature::Fp64, Feature::Int64, Feature::SmallInt],
             libraries: vec![],
             unified_memory: false,
+            cache_bytes: None,
+            theoretical: None,
             notes: vec![],
         }
     }

@@ -13,10 +13,14 @@ pub struct Env {
     pub cpu_isa: Option<String>,
     /// `GPUCTL_DEBUG_KERNELS=1`: `verify` runs C kernels that check their own accesses.
     pub debug_kernels: bool,
+    /// `GPUCTL_RECORD`: file that engines record their calls in, for `calibrate --workload`; `%p` is the process's number.
+    pub record: Option<std::path::PathBuf>,
     /// No variable: number of this process among those that measure the same; simulated machines differ by it.
     pub process: u64,
     /// `GPUCTL_REQUIRE`: backends that must be there, comma separated; a missing one is an error.
     pub require: Vec<String>,
+    /// `GPUCTL_CACHE`, else `$XDG_CACHE_HOME/gpuctl`, or its usual default below the home folder.
+    pub cache_dir: Option<std::path::PathBuf>,
     /// `$XDG_CONFIG_HOME/gpuctl`, or its usual default below the home folder.
     pub config_dir: Option<std::path::PathBuf>,
     /// `$XDG_STATE_HOME/gpuctl`, or its usual default below the home folder.
@@ -50,9 +54,11 @@ impl Env {
             disable_gpu: flag("GPUCTL_DISABLE_GPU")?,
             cpu_isa: var("GPUCTL_CPU_ISA"),
             debug_kernels: flag("GPUCTL_DEBUG_KERNELS")?,
+            record: var("GPUCTL_RECORD").map(Into::into),
             require: var("GPUCTL_REQUIRE")
                 .map(|v| v.split(',').map(|s| s.trim().to_string()).filter(|s| !s.is_empty()).collect())
                 .unwrap_or_default(),
+            cache_dir: var("GPUCTL_CACHE").map(Into::into).or_else(|| dir("XDG_CACHE_HOME", ".cache")),
             config_dir: dir("XDG_CONFIG_HOME", ".config"),
             state_dir: dir("XDG_STATE_HOME", ".local/state"),
         })
@@ -79,11 +85,17 @@ mod tests {
         let env = Env::from_lookup(|n| match n {
             "GPUCTL_DISABLE_GPU" => Some("1".into()),
             "HOME" => Some("/home/u".into()),
+            "GPUCTL_RECORD" => Some("calls-%p.jsonl".into()),
+            "GPUCTL_CACHE" => Some("/fast/cache".into()),
             "XDG_STATE_HOME" => Some("relative/is/ignored".into()),
             _ => None,
         })
         .unwrap();
         assert!(env.disable_gpu);
+        assert_eq!(env.record.unwrap(), std::path::Path::new("calls-%p.jsonl"));
+        assert_eq!(env.cache_dir.unwrap(), std::path::Path::new("/fast/cache"));
+        let plain = Env::from_lookup(|n| (n == "HOME").then(|| "/home/u".into())).unwrap();
+        assert_eq!(plain.cache_dir.unwrap(), std::path::Path::new("/home/u/.cache/gpuctl"));
         assert_eq!(env.config_dir.unwrap(), std::path::Path::new("/home/u/.config/gpuctl"));
         assert_eq!(env.state_dir.unwrap(), std::path::Path::new("/home/u/.local/state/gpuctl"));
         let bad = Env::from_lookup(|n| (n == "GPUCTL_DISABLE_GPU").then(|| "maybe".into()));

@@ -1,5 +1,6 @@
 //! Ground floor: types without dependencies on the rest of the crate.
 
+mod analysis;
 pub mod attr;
 pub mod case;
 pub mod clock;
@@ -25,7 +26,7 @@ pub use attr::{Attr, AttrDecl, AttrType, Attrs};
 pub use case::{Case, Fill};
 pub use clock::{Clock, RealClock, VirtualClock};
 pub use cost::{Cost, Features, MOST_DIMS};
-pub use device_info::{Absence, Backend, DeviceClass, DeviceInfo, Feature, Lang, Library};
+pub use device_info::{Absence, Backend, DeviceClass, DeviceInfo, Feature, Lang, Library, Theoretical};
 pub use dtype::DType;
 pub use env::Env;
 pub use error::{Class, Code, Error, Result, Severity, Told};

@@ -80,6 +80,29 @@ pub fn cpu_name() -> String {
     }
 }
 
+/// Size of the first processor's last cache (Linux: `/sys/devices/system/cpu/cpu0/cache`).
+pub fn last_cache_bytes() -> Option<u64> {
+    let entry = |i: u32| {
+        let folder = format!("/sys/devices/system/cpu/cpu0/cache/index{i}");
+        let text = |name: &str| std::fs::read_to_string(format!("{folder}/{name}")).ok();
+        Some((text("level")?.trim().parse::<u32>().ok()?, cache_size(text("size")?.trim())?))
+    };
+    (0..8).filter_map(entry).max().map(|(_, bytes)| bytes)
+}
+
+/// `32768K`, `4M` or plain bytes.
+fn cache_size(text: &str) -> Option<u64> {
+    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    let shift = match unit {
+        "" => 0,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        _ => return None,
+    };
+    number.parse::<u64>().ok()?.checked_shl(shift).filter(|b| *b > 0)
+}
+
 /// Name and version of the operating system and its kernel.
 pub fn os_name() -> String {
     let part = |v: Option<String>| v.unwrap_or_else(|| "?".into());
@@ -138,6 +161,15 @@ pub fn terminate(pid: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_of_caches_are_read() {
+        assert_eq!(
+            [cache_size("32768K"), cache_size("4M"), cache_size("512")],
+            [Some(32 << 20), Some(4 << 20), Some(512)]
+        );
+        assert_eq!([cache_size(""), cache_size("K"), cache_size("3 apples"), cache_size("0K")], [None; 4]);
+    }
 
     #[cfg(target_os = "linux")]
     #[test]

@@ -10,6 +10,8 @@ use super::device_info::{Absence, DeviceInfo};
 use super::dtype::DType;
 use super::regret::RegretRecord;
 
+pub use super::analysis::{Analysis, CeilingRecord, NoiseRecord};
+
 /// How a row ended. Only `Ok` rows carry results that may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -101,7 +103,7 @@ impl Subject {
 }
 
 /// Median seconds of each phase of a call with operands in host memory; `None`: not measured.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Phases {
     /// Allocation of all buffers.
@@ -116,6 +118,8 @@ pub struct Phases {
     pub sync: Option<f64>,
     /// Device to host copies.
     pub d2h: Option<f64>,
+    /// Who timed `kernel`: `device` (its own events) or `host`; all other phases are timed by the host. Empty: nobody.
+    pub kernel_clock: String,
 }
 
 /// One row of `bench`.
@@ -158,8 +162,11 @@ pub struct BenchRecord {
     pub gflops: Option<f64>,
     /// Compulsory traffic over the median, 10^9 bytes per second.
     pub gbps: Option<f64>,
-    /// Share of the device's known peak; `None` where no peak is known.
+    /// Share of the device's theoretical peak (of arithmetic or of memory, whichever is nearer); `None` where none is known.
     pub peak_fraction: Option<f64>,
+    /// What bounds the row, and how near it comes to what was measured as possible.
+    #[serde(default)]
+    pub analysis: Analysis,
     /// The phases apart.
     pub phases_s: Phases,
     /// Median of the CPU over the median here, sampled interleaved; `None` on the CPU itself.
@@ -405,6 +412,86 @@ pub struct CalibrateRecord {
     pub reason: String,
 }
 
+/// The answer of `calibrate --workload`: a program's time as it ran, as the profile places it, and all on a GPU.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WorkloadRecord {
+    /// Calls in all.
+    pub calls: u64,
+    /// Shapes that were timed themselves.
+    pub measured: u64,
+    /// Shapes whose times the calibrated curves predict.
+    pub predicted: u64,
+    /// Shapes of which nothing is known; they are part of no sum.
+    pub unknown: u64,
+    /// Calls that no GPU takes, or gets right.
+    pub refused: u64,
+    /// Calls that the profile sends to a GPU.
+    pub on_device: u64,
+    /// Processes (or rounds) that timed the shapes.
+    pub processes: u64,
+    /// CPU threads.
+    pub threads: u32,
+    /// Seconds as the program ran when it was recorded.
+    pub now_s: Option<f64>,
+    /// 95 % interval for another process.
+    pub now_ci_s: Option<[f64; 2]>,
+    /// Seconds with every call on the CPU.
+    pub cpu_s: Option<f64>,
+    /// 95 % interval.
+    pub cpu_ci_s: Option<[f64; 2]>,
+    /// Seconds as the profile places the calls.
+    pub routed_s: Option<f64>,
+    /// 95 % interval.
+    pub routed_ci_s: Option<[f64; 2]>,
+    /// Seconds with every call on the best GPU that takes it.
+    pub gpu_s: Option<f64>,
+    /// 95 % interval.
+    pub gpu_ci_s: Option<[f64; 2]>,
+    /// Id of that GPU; empty without one.
+    pub gpu: String,
+    /// Now over routed.
+    pub gain: Option<f64>,
+    /// 95 % interval.
+    pub gain_ci: Option<[f64; 2]>,
+    /// `yes | no | unclear`.
+    pub worth: String,
+    /// Why.
+    pub reason: String,
+    /// The shapes, heaviest first.
+    pub rows: Vec<WorkloadCall>,
+}
+
+/// One shape of a workload.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WorkloadCall {
+    /// Op name.
+    pub op: String,
+    /// Dtype.
+    pub dtype: DType,
+    /// Sizes: `m64,n64,k64`.
+    pub shape_text: String,
+    /// Attributes that differ from their defaults.
+    pub attrs: Attrs,
+    /// `always` or `resident`.
+    pub residency: String,
+    /// Calls.
+    pub count: u64,
+    /// How many of them a GPU computed when they were recorded.
+    pub gpu: u64,
+    /// `measured | predicted | unknown`.
+    pub basis: String,
+    /// Seconds of one call on the CPU.
+    pub cpu_s: Option<f64>,
+    /// Seconds of one call on the fastest device.
+    pub device_s: Option<f64>,
+    /// Id of the device that the profile sends it to.
+    pub goes: String,
+    /// True if a device's result was wrong.
+    pub wrong: bool,
+    /// Why it goes there.
+    pub why: String,
+}
+
 /// One measured size of a key.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CalibratePoint {
@@ -513,16 +600,22 @@ pub enum Record {
     SelfTest(Box<SelfTestRecord>),
     /// A key of `calibrate`.
     Calibrate(Box<CalibrateRecord>),
-    /// A key of `profile diff`.
-    Threshold(Box<ThresholdRecord>),
     /// A key of `calibrate --regret`.
     Regret(Box<RegretRecord>),
+    /// A key of `profile diff`.
+    Threshold(Box<ThresholdRecord>),
+    /// The answer of `calibrate --workload`.
+    Workload(Box<WorkloadRecord>),
     /// A scenario of `stress`.
     Stress(Box<StressRecord>),
     /// A call of `run`.
     Run(Box<RunRecord>),
     /// A cell of `devices --ops`.
     Support(Box<SupportRecord>),
+    /// A ceiling of `devices --measure`.
+    Ceiling(Box<CeilingRecord>),
+    /// What the sampler finds where nothing is to be found.
+    Noise(Box<NoiseRecord>),
 }
 
 /// The host that measured.

@@ -31,9 +31,15 @@ pub(super) enum Command {
     /// A worker of `bench`
     #[command(hide = true)]
     BenchWorker(BenchWorker),
+    /// A worker of `devices --measure`
+    #[command(hide = true)]
+    DevicesWorker(DevicesWorker),
     /// A worker of `calibrate`
     #[command(hide = true)]
     CalibrateWorker(CalibrateWorker),
+    /// A worker of `calibrate --workload`
+    #[command(hide = true)]
+    WorkloadWorker(CalibrateWorker),
     /// A worker of `stress`
     #[command(hide = true)]
     StressWorker {
@@ -67,6 +73,21 @@ pub(super) struct Devices {
     /// Which op runs on which device in which dtype, and why not elsewhere; with --json also with which kernel
     #[arg(long)]
     pub(super) ops: bool,
+    /// Measure what each device reaches at most, and keep it for `bench`
+    #[arg(long, conflicts_with_all = ["ops", "why"])]
+    pub(super) measure: bool,
+    /// With --measure: devices, ids or uids separated by commas, or `all` [default: cpu and all real GPUs]
+    #[arg(long, value_name = "ID,..|all", requires = "measure")]
+    pub(super) device: Option<String>,
+    /// With --measure: CPU threads [default: all that are allowed]
+    #[arg(long, value_name = "N", requires = "measure")]
+    pub(super) threads: Option<usize>,
+    /// With --measure: time per probe and device
+    #[arg(long, value_name = "1s", default_value = "1s")]
+    pub(super) budget: String,
+    /// With --measure: fresh processes that measure in turn; 1 measures in this one
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub(super) processes: usize,
     /// Write the JSON document to a file, or to stdout with `-`
     #[arg(long, value_name = "PATH|-")]
     pub(super) json: Option<String>,
@@ -83,6 +104,16 @@ pub(super) struct BenchWorker {
     pub(super) worker: u64,
     #[command(flatten)]
     pub(super) of: Bench,
+}
+
+/// A worker of `devices --measure`: its number and the arguments of the command.
+#[derive(Debug, Args)]
+pub(super) struct DevicesWorker {
+    /// Number of the worker
+    #[arg(long, default_value_t = 0)]
+    pub(super) worker: u64,
+    #[command(flatten)]
+    pub(super) of: Devices,
 }
 
 /// A worker of `calibrate`: its number, which of the counts of CPU threads it uses, and the arguments of the command.
@@ -118,6 +149,9 @@ pub(super) struct Bench {
     /// Where operands are when a call begins: resident, always (copied each call), once (copied every tenth), or all
     #[arg(long, value_name = "LIST|all", default_value = "resident")]
     pub(super) residency: String,
+    /// What caches hold when a call begins: hot (of the call before), or cold (swept before each sample)
+    #[arg(long, value_name = "hot|cold", default_value = "hot")]
+    pub(super) cache: String,
     /// Kernel variant on the GPUs
     #[arg(long, value_name = "V")]
     pub(super) variant: Option<String>,
@@ -145,8 +179,8 @@ pub(super) struct Bench {
     /// A Markdown table on stdout instead of the table
     #[arg(long)]
     pub(super) markdown: bool,
-    /// Draw time over size into an SVG file
-    #[arg(long, value_name = "FILE.svg")]
+    /// Draw time, speed-up and phases over size into an SVG or PNG file
+    #[arg(long, value_name = "FILE.svg|png")]
     pub(super) plot: Option<String>,
     #[command(flatten)]
     pub(super) common: Common,
@@ -166,6 +200,9 @@ pub(super) struct Calibrate {
     /// Every dtype, every residency, one CPU thread and all of them: hours; raise --budget
     #[arg(long)]
     pub(super) full: bool,
+    /// The calls of a program (recorded by GPUCTL_RECORD=FILE) instead of ops: is a GPU worth it for them?
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["op", "dtype", "residency", "full", "merge"])]
+    pub(super) workload: Option<String>,
     /// Kernel variant on the CPU, e.g. naive
     #[arg(long, value_name = "V")]
     pub(super) cpu_variant: Option<String>,
@@ -188,6 +225,9 @@ pub(super) struct Calibrate {
     /// profile costs; exit code 1 if always the CPU or always the GPU is better
     #[arg(long)]
     pub(super) regret: bool,
+    /// Draw times, speed-up and crossing of each key into an SVG or PNG file
+    #[arg(long, value_name = "FILE.svg|png")]
+    pub(super) plot: Option<String>,
     /// Most fresh processes that measure near a crossing (3 elsewhere); 1 measures in this one
     #[arg(long, value_name = "N", default_value_t = 11)]
     pub(super) processes: usize,

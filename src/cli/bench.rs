@@ -6,13 +6,16 @@ use crate::base::record::{BenchRecord, ChangeRecord};
 use crate::base::sink::{Cancel, Sink};
 use crate::base::{Code, DeviceInfo, Document, Error, Record, Result};
 use crate::device::cpu::Pin;
+use crate::device::probe::Rig;
 use crate::jobs::bench::{self, baseline, processes};
+use crate::jobs::ceilings::{self, judge::Ceilings};
 use crate::jobs::workers::Start;
 use crate::measure::compare::{Change, Rule};
 use crate::report;
 
 use super::args;
-use super::commands::{Ctx, cancel_on_signals, dtypes, host, ops, residencies, seconds};
+use super::ceilings::{NOISE_S, noise_line};
+use super::commands::{Ctx, Picture, cancel_on_signals, check_plot, dtypes, host, ops, plot, residencies, seconds};
 use super::output::{self, CliSink};
 use super::sizes::{parse_shape, parse_sizes};
 
@@ -29,7 +32,7 @@ fn earlier(path: &str) -> Result<Document> {
 }
 
 impl Ctx<'_> {
-    fn bench_config(a: &args::Bench) -> Result<bench::BenchConfig> {
+    fn bench_config(a: &args::Bench, ceilings: Ceilings) -> Result<bench::BenchConfig> {
         if !(1..=64).contains(&a.processes) {
             return Err(Error::new(Code::BadArgument, format!("--processes {}: expected 1 to 64", a.processes)));
         }
@@ -43,20 +46,26 @@ impl Ctx<'_> {
             variant: a.variant.clone(),
             cpu_variant: a.cpu_variant.clone(),
             budget_s: seconds("--budget", &a.budget)? / a.processes as f64,
+            cache: a.cache.parse()?,
+            cases: Vec::new(),
+            ceilings,
         })
     }
 
     /// Measures the points whose numbers come in, for [`Ctx::bench`] in another process.
     pub(super) fn bench_worker(&self, a: &args::Bench) -> Result<u8> {
-        let cfg = Self::bench_config(a)?;
+        Self::bench_config(a, Ceilings::default())?;
         let cancel = cancel_on_signals()?;
         let rig = self.rig(&a.common, Pin::Workers)?;
+        let cfg = Self::bench_config(a, self.kept_ceilings(&everything(&rig)).0)?;
         processes::worker(&cfg, &rig, &mut std::io::stdin().lock(), &mut std::io::stdout(), &cancel)?;
         Ok(0)
     }
 
     pub(super) fn bench(&self, a: &args::Bench) -> Result<u8> {
-        let cfg = Self::bench_config(a)?;
+        check_plot(a.plot.as_deref())?;
+        // A bad request is refused before any device is opened.
+        Self::bench_config(a, Ceilings::default())?;
         let cancel = cancel_on_signals()?;
         // Workers keep the cores to themselves.
         let rig = self.rig(&a.common, if a.processes == 1 { Pin::Workers } else { Pin::Free })?;
@@ -78,6 +87,15 @@ impl Ctx<'_> {
         );
         let infos: Vec<DeviceInfo> = rig.devices.iter().map(|d| d.info().clone()).collect();
         let absent = rig.absent.clone();
+        let (ceilings, notes) = self.kept_ceilings(&everything(&rig));
+        let cfg = Self::bench_config(a, ceilings)?;
+        for note in notes {
+            sink.note(&note);
+        }
+        let noise = ceilings::noise(&rig, NOISE_S, &mut sink, &cancel);
+        for found in &noise {
+            sink.note(&noise_line(found));
+        }
         for difference in
             old.iter().map(|o| differences(o, &infos, a.allow_mismatch)).collect::<Result<Vec<_>>>()?.concat()
         {
@@ -95,6 +113,7 @@ impl Ctx<'_> {
         };
         let mut code = if summary.cancelled { super::INTERRUPTED } else { summary.exit_code() };
         let mut records = sink.finish()?;
+        records.extend(noise.into_iter().map(|n| Record::Noise(Box::new(n))));
         if let Some(old) = &old {
             let changes = Self::changes(a, &cfg, old, start.as_ref(), &infos, &records, &cancel)?;
             if table {
@@ -114,7 +133,7 @@ impl Ctx<'_> {
         if a.markdown && !json_on_stdout {
             output::data(&report::markdown::bench(&records))?;
         }
-        self.plot(a.plot.as_deref(), &records)?;
+        plot(a.plot.as_deref(), Picture::Bench, &records)?;
         let doc = self.document(infos, absent, records, !summary.cancelled, code);
         self.write_json(a.common.json.as_deref(), &doc)?;
         Ok(code)
@@ -141,6 +160,15 @@ impl Ctx<'_> {
         let second = processes::again(cfg, start, infos, &doubtful, cancel)?;
         Ok(baseline::compare_again(old, &rows, &second, &Rule::default()))
     }
+}
+
+/// The devices of a run, and the CPU that they are compared with.
+fn everything(rig: &Rig) -> Vec<DeviceInfo> {
+    let mut all: Vec<DeviceInfo> = rig.devices.iter().map(|d| d.info().clone()).collect();
+    if !rig.devices.iter().any(|d| d.serial() == rig.cpu.serial()) {
+        all.push(rig.cpu.info().clone());
+    }
+    all
 }
 
 /// What differs from the machine of an earlier run, if that is allowed.

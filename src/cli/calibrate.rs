@@ -7,13 +7,15 @@ use crate::base::sink::Cancel;
 use crate::base::{Code, DType, Error, Result};
 use crate::device::cpu::Pin;
 use crate::device::probe::{Rig, Select};
+use crate::engine::Workload;
 use crate::jobs::calibrate::{self, regret};
 use crate::jobs::workers::Start;
+use crate::jobs::workload::{self, Judged};
 use crate::measure::Residency;
 use crate::{op, profile, report};
 
 use super::args;
-use super::commands::{Ctx, cancel_on_signals, dtypes, ops, residencies, seconds};
+use super::commands::{Ctx, Picture, cancel_on_signals, check_plot, dtypes, ops, plot, residencies, seconds};
 use super::output::{self, CliSink};
 
 fn config(a: &args::Calibrate) -> Result<calibrate::CalibrateConfig> {
@@ -61,6 +63,16 @@ fn counts(a: &args::Calibrate) -> Vec<Option<usize>> {
     counts
 }
 
+/// The record of a program's calls.
+fn recorded(path: &str) -> Result<Workload> {
+    const MOST: u64 = 256 << 20;
+    let failed = |e: std::io::Error| Error::new(Code::BadArgument, format!("--workload {path}")).caused_by(e);
+    if std::fs::metadata(path).map_err(failed)?.len() > MOST {
+        return Err(Error::new(Code::BadArgument, format!("--workload {path}: larger than {} MiB", MOST >> 20)));
+    }
+    Workload::parse(&std::fs::read_to_string(path).map_err(failed)?)
+}
+
 impl Ctx<'_> {
     fn calibrate_rig(&self, a: &args::Calibrate, threads: Option<usize>, pin: Pin) -> Result<Rig> {
         let select = match (&a.common.device, a.allow_software) {
@@ -80,11 +92,46 @@ impl Ctx<'_> {
         Ok(0)
     }
 
+    /// Times what is ordered, for [`Ctx::judge`] in another process.
+    pub(super) fn workload_worker(&self, a: &args::Calibrate, threads: Option<usize>) -> Result<u8> {
+        let cancel = cancel_on_signals()?;
+        let rig = self.calibrate_rig(a, threads, Pin::Workers)?;
+        let (input, output) = (&mut std::io::stdin().lock(), &mut std::io::stdout());
+        workload::worker(a.cpu_variant.as_deref(), &rig, input, output, &cancel)?;
+        Ok(0)
+    }
+
+    /// Workers for so many threads.
+    fn calibrate_workers(&self, a: &args::Calibrate, subcommand: &str, threads: Option<usize>) -> Result<Start> {
+        let mut start = self.workers(subcommand, a.processes, Duration::from_secs(120))?;
+        start.arguments.extend(threads.map(|n| format!("--of-threads={n}")));
+        Ok(start)
+    }
+
+    fn judge(
+        &self,
+        (a, threads): (&args::Calibrate, Option<usize>),
+        (cfg, workload): (&calibrate::CalibrateConfig, &Workload),
+        rig: &Rig,
+        sink: &mut CliSink,
+        cancel: &Cancel,
+    ) -> Result<Judged> {
+        if a.processes == 1 {
+            return workload::run(cfg, workload, rig, sink, cancel);
+        }
+        let start = |worker| self.calibrate_workers(a, worker, threads);
+        let (calibrating, timing) = (start("calibrate-worker")?, start("workload-worker")?);
+        workload::run_workers(cfg, workload, rig, [&calibrating, &timing], sink, cancel)
+    }
+
     pub(super) fn calibrate(&self, a: &args::Calibrate) -> Result<u8> {
         let cfg = config(a)?;
+        let workload = a.workload.as_deref().map(recorded).transpose()?;
+        check_plot(a.plot.as_deref())?;
         let cancel = cancel_on_signals()?;
         let mut sink = CliSink::new(a.common.quiet, false, Box::new(|_| None));
         let (mut parts, mut regret) = (Vec::new(), Vec::new());
+        let mut judged = Vec::new();
         let (mut infos, mut absent) = (Vec::new(), Vec::new());
         for threads in counts(a) {
             let rig = self.calibrate_rig(a, threads, if a.processes == 1 { Pin::Workers } else { Pin::Free })?;
@@ -95,15 +142,17 @@ impl Ctx<'_> {
             }
             let start = match a.processes {
                 1 => None,
-                n => {
-                    let mut start = self.workers("calibrate-worker", n, Duration::from_secs(120))?;
-                    start.arguments.extend(threads.map(|n| format!("--of-threads={n}")));
-                    Some(start)
-                }
+                _ => Some(self.calibrate_workers(a, "calibrate-worker", threads)?),
             };
-            let part = match &start {
-                None => calibrate::run(&cfg, &rig, &mut sink, &cancel)?,
-                Some(start) => calibrate::run_workers(&cfg, &rig, start, &mut sink, &cancel)?,
+            let part = match (&workload, &start) {
+                (Some(workload), _) => {
+                    let answer = self.judge((a, threads), (&cfg, workload), &rig, &mut sink, &cancel)?;
+                    let part = answer.calibrated.clone();
+                    judged.push(answer);
+                    part
+                }
+                (None, None) => calibrate::run(&cfg, &rig, &mut sink, &cancel)?,
+                (None, Some(start)) => calibrate::run_workers(&cfg, &rig, start, &mut sink, &cancel)?,
             };
             if a.regret && !part.interrupted {
                 match Self::regret(a, &cfg, &part.profile, &rig, start.as_ref(), &mut sink, &cancel) {
@@ -126,6 +175,7 @@ impl Ctx<'_> {
             (None, _) => output::data(&toml)?,
         }
         let records = sink.finish()?;
+        plot(a.plot.as_deref(), Picture::Calibrate, &records)?;
         if !a.common.quiet {
             if !done.records.is_empty() {
                 output::talk(&report::text::thresholds(&done.records, Some(160)));
@@ -146,12 +196,17 @@ impl Ctx<'_> {
             if a.regret && regret.is_empty() {
                 output::talk("regret: inconclusive, for there is no key to judge");
             }
+            for line in judged.iter().flat_map(Judged::lines) {
+                output::talk(&line);
+            }
         }
+        let wrong = judged.iter().any(|j| j.record.rows.iter().any(|r| r.wrong));
+        let unclear = judged.iter().any(|j| j.record.worth == "unclear");
         let found = done.records.iter().any(|r| r.verdict == "unsafe") || regret.iter().any(|r| r.finding != "ok");
         let code = match () {
             () if done.interrupted || cancel.raised() => super::INTERRUPTED,
-            () if found => 1,
-            () if a.regret && regret.is_empty() => 4,
+            () if found || wrong => 1,
+            () if unclear || (a.regret && regret.is_empty()) => 4,
             () => 0,
         };
         let doc = self.document(infos, absent, records, done.complete, code);

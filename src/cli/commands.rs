@@ -24,6 +24,7 @@ pub(super) fn run(cli: &Cli, command: &[String], env: &Env) -> Result<u8> {
     let ctx = Ctx { command, env };
     let numbered = |process| Env { process, ..env.clone() };
     match &cli.command {
+        Command::Devices(a) if a.measure => ctx.measure(a),
         Command::Devices(a) => ctx.devices(a),
         Command::Bench(a) => ctx.bench(a),
         Command::Calibrate(a) => ctx.calibrate(a),
@@ -32,7 +33,9 @@ pub(super) fn run(cli: &Cli, command: &[String], env: &Env) -> Result<u8> {
         Command::Profile(a) => ctx.profile(&a.what),
         Command::Run(a) => ctx.run_op(a),
         Command::BenchWorker(w) => Ctx { command, env: &numbered(w.worker) }.bench_worker(&w.of),
+        Command::DevicesWorker(w) => Ctx { command, env: &numbered(w.worker) }.measure_worker(&w.of),
         Command::CalibrateWorker(w) => Ctx { command, env: &numbered(w.worker) }.calibrate_worker(&w.of, w.of_threads),
+        Command::WorkloadWorker(w) => Ctx { command, env: &numbered(w.worker) }.workload_worker(&w.of, w.of_threads),
         Command::StressWorker { task } => stress::worker(task, &mut std::io::stdout(), env).map(|()| 0),
     }
 }
@@ -280,22 +283,44 @@ impl Ctx<'_> {
         self.write_json(a.common.json.as_deref(), &doc)?;
         Ok(code)
     }
+}
 
-    #[cfg(feature = "plot")]
-    pub(super) fn plot(&self, path: Option<&str>, records: &[Record]) -> Result<()> {
-        match path {
-            Some(path) => output::file(path, &report::plot::bench_svg(records)?),
-            None => Ok(()),
-        }
-    }
+/// Draws what `--plot` asks for.
+#[cfg(feature = "plot")]
+pub(super) fn plot(path: Option<&str>, what: Picture, records: &[Record]) -> Result<()> {
+    let Some(path) = path else { return Ok(()) };
+    let format = report::plot::Format::of(path)?;
+    let bytes = match what {
+        Picture::Bench => report::plot::bench(records, format)?,
+        Picture::Calibrate => report::plot::calibrate(records, format)?,
+    };
+    output::bytes(path, &bytes)
+}
 
-    #[cfg(not(feature = "plot"))]
-    pub(super) fn plot(&self, path: Option<&str>, _: &[Record]) -> Result<()> {
-        match path {
-            Some(_) => Err(Error::new(Code::FeatureUnsupported, "--plot needs a build with the cargo feature 'plot'")),
-            None => Ok(()),
-        }
+/// Refuses what [`plot`] would refuse, before anything is measured for it.
+#[cfg(feature = "plot")]
+pub(super) fn check_plot(path: Option<&str>) -> Result<()> {
+    path.map_or(Ok(()), |p| report::plot::Format::of(p).map(|_| ()))
+}
+
+#[cfg(not(feature = "plot"))]
+pub(super) fn plot(path: Option<&str>, _: Picture, _: &[Record]) -> Result<()> {
+    check_plot(path)
+}
+
+#[cfg(not(feature = "plot"))]
+pub(super) fn check_plot(path: Option<&str>) -> Result<()> {
+    match path {
+        Some(_) => Err(Error::new(Code::FeatureUnsupported, "--plot needs a build with the cargo feature 'plot'")),
+        None => Ok(()),
     }
+}
+
+/// What there is to draw.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Picture {
+    Bench,
+    Calibrate,
 }
 
 #[cfg(test)]

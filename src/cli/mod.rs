@@ -6,6 +6,7 @@
 mod args;
 mod bench;
 mod calibrate;
+mod ceilings;
 mod commands;
 mod dump;
 mod output;

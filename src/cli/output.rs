@@ -24,11 +24,16 @@ pub(super) fn talk(text: &str) {
 
 /// Writes a file in one go: to a temporary name first, so that a reader never sees half of it.
 pub(super) fn file(path: &str, text: &str) -> Result<()> {
+    bytes(path, text.as_bytes())
+}
+
+/// The same for what is no text.
+pub(super) fn bytes(path: &str, text: &[u8]) -> Result<()> {
     let failed = |e: std::io::Error| Error::new(Code::Io, path.to_string()).caused_by(e);
     let part = format!("{path}.part-{}", std::process::id());
     let write = || -> std::io::Result<()> {
         let mut f = std::fs::File::create(&part)?;
-        f.write_all(text.as_bytes())?;
+        f.write_all(text)?;
         f.sync_all()?;
         std::fs::rename(&part, path)
     };

@@ -104,6 +104,9 @@ impl CpuDevice {
                 features: vec![Feature::Fp64, Feature::Int64, Feature::SmallInt],
                 libraries: vec![],
                 unified_memory: true,
+                cache_bytes: os::last_cache_bytes(),
+                // The clock under load is not told.
+                theoretical: None,
                 notes: vec!["f16 and bf16 are stored, arithmetic is f32".into()],
             },
             serial: next_serial(),
@@ -172,6 +175,16 @@ impl Device for CpuDevice {
 
     fn health(&self) -> Health {
         Health::Usable
+    }
+
+    fn native(&self, run: NativeFn, args: &mut NativeArgs<'_>, call: &Call) -> Option<Result<()>> {
+        Some(run(&self.core.ctx(), args, call))
+    }
+}
+
+impl Core {
+    fn ctx(&self) -> CpuCtx<'_> {
+        CpuCtx { threads: self.threads, isa: self.isa, pool: self.pool.as_ref() }
     }
 }
 
@@ -291,7 +304,7 @@ impl Queue for CpuQueue {
                 }
             }
         }
-        let ctx = CpuCtx { threads: self.core.threads, isa: self.core.isa, pool: self.core.pool.as_ref() };
+        let ctx = self.core.ctx();
         let call = Call { dtype: program.dtype, params: launch.params.clone() };
         (program.run)(&ctx, &mut args, &call)
     }

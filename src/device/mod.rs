@@ -24,8 +24,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::base::{Clock, Code, Cost, DType, DeviceInfo, Error, Result};
+use crate::kernel::cpu::Call as NativeCall;
 use crate::kernel::source::Text;
-use crate::kernel::{NativeFn, Param, Routine};
+use crate::kernel::{NativeArgs, NativeFn, Param, Routine};
 
 pub use ledger::{Kind, Ledger, LedgerState, Ticket};
 pub use probe::{Found, Inventory, Probe};
@@ -100,6 +101,11 @@ pub trait Device: Send + Sync {
     fn queue(&self) -> Result<Box<dyn Queue>>;
     /// Whether it can be used.
     fn health(&self) -> Health;
+    /// Runs a native function on the host's own memory, without buffers and queues. `None` from devices that do not compute
+    /// there, or whose time does not pass by itself.
+    fn native(&self, _: NativeFn, _: &mut NativeArgs<'_>, _: &NativeCall) -> Option<Result<()>> {
+        None
+    }
 }
 
 /// A point in a queue's order.

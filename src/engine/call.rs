@@ -1,9 +1,11 @@
 //! A user's call as a case: the op's sizes from the operands' shapes, and the results' shapes as the user thinks of them.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::LazyLock;
 
 use crate::base::{Attrs, Case, Code, Error, Fill, HostTensor, Result, host};
-use crate::op::{Binding, DTypeRule, OpDesc, Role};
+use crate::op::{self, Binding, DTypeRule, OpDesc, Role};
 
 /// A bound call.
 #[derive(Debug)]
@@ -14,6 +16,13 @@ pub(super) struct Bound<'a> {
     pub inputs: Vec<Cow<'a, HostTensor>>,
     /// Shapes of the written operands.
     pub results: Vec<Vec<u64>>,
+}
+
+/// The op of that name, by hash: the table's own search compares names one by one.
+pub(super) fn find(name: &str) -> Result<&'static OpDesc> {
+    static BY_NAME: LazyLock<HashMap<&'static str, &'static OpDesc>> =
+        LazyLock::new(|| op::all().map(|o| (o.name, o)).collect());
+    BY_NAME.get(name).copied().map_or_else(|| op::find(name), Ok)
 }
 
 /// Binds operands and attributes. Errors: `ShapeMismatch`, `DTypeMismatch`, `DTypeUnsupported`, `BadArgument`, each naming

@@ -19,184 +19,32 @@
 //! Not here: what the numbers should be (`jobs::verify`), where thresholds come from (`jobs::calibrate`).
 
 mod action;
+mod builder;
 mod call;
 pub mod place;
+pub mod record;
+mod route;
 pub mod run;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
-use crate::base::{Attrs, Case, Class, Code, DType, DeviceInfo, Env, Error, HostTensor, Result};
-use crate::device::cpu::{CpuDevice, Pin};
-use crate::device::probe::{self, CpuConfig, Select};
-use crate::device::{DEADLINE, Device};
-use crate::kernel::Isa;
+use crate::base::{Attrs, Case, Class, Code, DType, DeviceInfo, Error, HostTensor, Result};
+use crate::device::DEADLINE;
 use crate::op::{self, OpDesc};
-use crate::profile::file::{self, Loaded};
-use crate::profile::{Profile, Source};
+use crate::profile::{Operands, Profile, Source};
 
+pub use builder::EngineBuilder;
 pub use place::{Explanation, Placement, Why};
+pub use record::{Workload, WorkloadRow};
+pub use route::{Ran, Route};
 pub use run::{Guard, Leased, Prepared, Runner};
 
 use call::Bound;
-use place::{Decided, Places};
-
-/// Where the profile comes from.
-#[derive(Clone, Debug, Default)]
-enum From {
-    /// Environment, user's file, always-cpu.
-    #[default]
-    Search,
-    /// A preset or a file.
-    Spec(String),
-    /// A value.
-    Given(Box<Profile>),
-}
-
-/// Settings of an [`Engine`].
-#[derive(Clone, Default)]
-pub struct EngineBuilder {
-    profile: From,
-    select: Option<Select>,
-    threads: usize,
-    env: Option<Env>,
-    placement: Placement,
-    cpu_variant: Option<String>,
-    devices: Vec<Arc<dyn Device>>,
-    strict: bool,
-}
-
-impl std::fmt::Debug for EngineBuilder {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "EngineBuilder({:?}, {:?}, {} threads)", self.profile, self.placement, self.threads)
-    }
-}
-
-impl EngineBuilder {
-    /// A profile by `preset:NAME`, a preset's bare name, or a file.
-    pub fn profile(mut self, spec: impl Into<String>) -> Self {
-        self.profile = From::Spec(spec.into());
-        self
-    }
-    /// A profile as a value.
-    pub fn profile_value(mut self, profile: Profile) -> Self {
-        self.profile = From::Given(Box::new(profile));
-        self
-    }
-    /// Restricts the GPUs that may be used. The default: those that the profile measured, and real GPUs for presets.
-    pub fn devices(mut self, select: Select) -> Self {
-        self.select = Some(select);
-        self
-    }
-    /// Adds an opened device, found before all others.
-    pub fn device(mut self, device: Arc<dyn Device>) -> Self {
-        self.devices.push(device);
-        self
-    }
-    /// Threads of the CPU; 0 (the default): all that the process may use.
-    pub fn threads(mut self, threads: usize) -> Self {
-        self.threads = threads;
-        self
-    }
-    /// Environment to use instead of the process's.
-    pub fn env(mut self, env: Env) -> Self {
-        self.env = Some(env);
-        self
-    }
-    /// Who decides where calls run.
-    pub fn placement(mut self, placement: Placement) -> Self {
-        self.placement = placement;
-        self
-    }
-    /// The CPU's kernel variant, e.g. `naive`; profiles made against another one then say nothing.
-    pub fn cpu_variant(mut self, variant: impl Into<String>) -> Self {
-        self.cpu_variant = Some(variant.into());
-        self
-    }
-    /// Errors of a GPU are returned instead of running the call on the CPU.
-    pub fn no_fallback(mut self) -> Self {
-        self.strict = true;
-        self
-    }
-
-    /// Loads the profile and starts the CPU's threads. Opens no driver unless the placement forces one.
-    ///
-    /// Errors: those of loading the profile, `BadArgument` for a wrong variable, `DeviceMissing` or `DeviceDisabled` for a
-    /// forced or simulated device that is not there.
-    pub fn build(self) -> Result<Engine> {
-        let env = self.env.map_or_else(Env::read, Ok)?;
-        let loaded = search(self.profile, &env)?;
-        for warning in &loaded.warnings {
-            log::warn!("profile {}: {warning}", loaded.source);
-        }
-        let isa = env.cpu_isa.as_deref().map_or_else(|| Ok(Isa::detect()), Isa::capped)?;
-        let mut devices = self.devices;
-        let select = self.select.unwrap_or(Select::Default);
-        let mut cpu: Arc<dyn Device> = Arc::new(CpuDevice::new(self.threads, isa, Pin::Free)?);
-        if let Some(names) = simulated(&select, &self.placement) {
-            // A simulated device brings the CPU that it may be compared with.
-            let config = CpuConfig { threads: self.threads, pin: Pin::Free };
-            let rig = probe::open(&Select::Named(names), &env, config)?;
-            devices.extend(rig.devices);
-            cpu = rig.cpu;
-        }
-        // As calibrate writes it: the last part of the CPU's api text, `THREADS threads, ISA`.
-        let isa = cpu.info().api.rsplit(", ").next().unwrap_or_default().to_string();
-        let places = Places {
-            profile: loaded.profile,
-            placement: self.placement,
-            select,
-            env,
-            cpu: Runner::new(cpu),
-            cpu_variant: self.cpu_variant,
-            isa,
-            given: Mutex::new(devices),
-            pool: OnceLock::new(),
-        };
-        places.check_forced()?;
-        Ok(Engine {
-            places,
-            source: loaded.source,
-            strict: self.strict,
-            told: Mutex::default(),
-            counts: Counts::default(),
-        })
-    }
-}
-
-/// Names of simulated devices in a selection or placement.
-fn simulated(select: &Select, placement: &Placement) -> Option<Vec<String>> {
-    let mut names: Vec<String> = Vec::new();
-    if let Select::Named(n) = select {
-        names.extend(n.iter().filter(|n| n.starts_with("sim:")).cloned());
-    }
-    if let Placement::ForceGpu(n) = placement
-        && n.starts_with("sim:")
-        && !names.contains(n)
-    {
-        names.push(n.clone());
-    }
-    (!names.is_empty()).then_some(names)
-}
-
-/// The profile by the order of search: argument, `GPUCTL_PROFILE`, `profile.toml` in the user's configuration, always-cpu.
-fn search(from: From, env: &Env) -> Result<Loaded> {
-    match from {
-        From::Spec(spec) => file::load(&spec),
-        From::Given(profile) => {
-            file::validate(&profile)?;
-            Ok(Loaded { profile: *profile, source: Source::Embedded, warnings: Vec::new() })
-        }
-        From::Search => {
-            if let Some(spec) = &env.profile {
-                return file::load(spec);
-            }
-            let own = env.config_dir.as_ref().map(|dir| dir.join("profile.toml")).filter(|p| p.exists());
-            file::load_source(own.map_or(Source::Embedded, Source::File))
-        }
-    }
-}
+use place::{Gpu, Places};
+use record::Recorder;
+use route::{Direct, Planned};
 
 #[derive(Debug, Default)]
 struct Counts {
@@ -228,18 +76,20 @@ pub struct Outcome {
     /// Kernel variant.
     pub variant: &'static str,
     /// Where the call was sent, and why.
-    pub decision: Explanation,
+    pub decision: Arc<Explanation>,
     /// Why it ran on the CPU although a GPU was chosen.
     pub fallback: Option<String>,
     /// Seconds of the call on the device's clock: copies, launches and the wait; buffers and kernels were made before.
     pub seconds: f64,
 }
 
-impl Outcome {
-    fn of(done: Computed, ran_on: String, decision: Explanation, fallback: Option<String>) -> Self {
-        let Computed { case, outputs, variant, seconds, .. } = done;
-        Outcome { case, outputs, ran_on, variant, decision, fallback, seconds }
-    }
+/// A call that was made.
+struct Done<'e> {
+    ran: Ran<'e>,
+    variant: &'static str,
+    why: Option<String>,
+    /// On the device's clock; `None` if nothing but the kernel ran: reading a clock twice costs as much as a short call.
+    seconds: Option<f64>,
 }
 
 /// What is logged once: op, dtype, family, device, and whether it was a fallback.
@@ -250,9 +100,12 @@ pub struct Engine {
     places: Places,
     source: Source,
     strict: bool,
+    /// Calls that were made before, by hash; emptied when there are too many.
+    plans: RwLock<HashMap<u64, Arc<Planned>>>,
     /// Keys whose decision or fallback was logged.
     told: Mutex<HashSet<Told>>,
     counts: Counts,
+    recorder: Option<Arc<Recorder>>,
 }
 
 impl std::fmt::Debug for Engine {
@@ -260,6 +113,17 @@ impl std::fmt::Debug for Engine {
         write!(f, "Engine(profile {}, {:?})", self.source, self.places.placement)
     }
 }
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        if let Err(e) = self.write_record() {
+            log::warn!("{e}");
+        }
+    }
+}
+
+/// Calls that an engine remembers.
+const MOST_PLANS: usize = 4096;
 
 impl Engine {
     /// An engine by the usual search: `GPUCTL_PROFILE`, the user's `profile.toml`, always-cpu.
@@ -274,7 +138,7 @@ impl Engine {
 
     /// The profile.
     pub fn profile(&self) -> &Profile {
-        &self.places.profile
+        self.places.profile()
     }
 
     /// Where the profile came from.
@@ -306,41 +170,161 @@ impl Engine {
     /// `inputs` are the read operands in the op's order; a trailing one that is also written (gemm's C) may be left out
     /// where it is not read. A call that fails on a GPU runs on the CPU with fresh copies of the operands, unless the
     /// builder said `no_fallback`; errors of the call itself (shapes, dtypes, attributes) are returned at once.
+    ///
+    /// For a call that is made often, [`Engine::route`] leaves out what this does anew each time: making the results.
     pub fn run(&self, op: &str, inputs: &[&HostTensor], attrs: &Attrs) -> Result<Outcome> {
-        let op = op::find(op)?;
+        let hash = route::hash(op, inputs, attrs);
+        let known = self.plans.read().unwrap_or_else(PoisonError::into_inner).get(&hash).map(Arc::clone);
+        let known = known.filter(|p| p.generation == self.places.generation() && p.is(op, inputs, attrs));
+        let planned = match known {
+            Some(p) => p,
+            None => {
+                let fresh = self.planned(call::find(op)?, inputs, attrs)?;
+                let mut plans = self.plans.write().unwrap_or_else(PoisonError::into_inner);
+                if plans.len() >= MOST_PLANS {
+                    plans.clear();
+                }
+                plans.insert(hash, Arc::clone(&fresh));
+                fresh
+            }
+        };
+        let mut outputs = planned.outputs()?;
+        let begin = std::time::Instant::now();
+        let done = self.go(&planned, inputs, &mut outputs)?;
+        let seconds = done.seconds.unwrap_or_else(|| begin.elapsed().as_secs_f64());
+        Ok(Outcome {
+            case: planned.case.clone(),
+            outputs,
+            ran_on: done.ran.on.to_string(),
+            variant: done.variant,
+            decision: Arc::clone(&planned.explanation),
+            fallback: done.why,
+            seconds,
+        })
+    }
+
+    /// Binds and places a call that is to be made often, with operands of these dtypes and shapes.
+    ///
+    /// Errors: those of the call itself, as in [`Engine::run`].
+    pub fn route(&self, op: &str, inputs: &[&HostTensor], attrs: &Attrs) -> Result<Route<'_>> {
+        Ok(Route { engine: self, planned: self.planned(call::find(op)?, inputs, attrs)? })
+    }
+
+    /// Counts calls that the program makes by other means, so that they are part of the record; nothing if there is none.
+    pub fn record(&self, case: &Case, operands: Operands<'_>, calls: u64, on_gpu: bool) {
+        if let Some(recorder) = &self.recorder
+            && calls > 0
+        {
+            recorder.counts(case, operands != Operands::Host).add(calls, on_gpu);
+        }
+    }
+
+    /// Writes what was recorded so far, by all engines of this process that record to the same file. Nothing if nothing is
+    /// recorded. Dropping the engine does the same, with a warning instead of an error.
+    ///
+    /// Errors: `Io`; the file is then as it was.
+    pub fn write_record(&self) -> Result<()> {
+        self.recorder.as_ref().map_or(Ok(()), |r| r.write())
+    }
+
+    /// Binds a call and decides where it goes.
+    fn planned(&self, op: &'static OpDesc, inputs: &[&HostTensor], attrs: &Attrs) -> Result<Arc<Planned>> {
+        // Read first: a device that drops out meanwhile makes the plan an old one.
+        let generation = self.places.generation();
         let bound = call::bind(op, inputs, attrs)?;
         let decided = self.places.decide(op, &bound.case);
-        let decision = self.places.explain(op, &bound.case, &decided);
-        self.tell(op, &bound.case, &decided, &decision.device, false, || format!("{decision}"));
+        let explanation = self.places.explain(op, &bound.case, &decided);
+        self.tell(op, &bound.case, &explanation, false, || format!("{explanation}"));
+        let dtypes = op.written().map(|i| op.operand_dtype(i, &bound.case));
+        if bound.results.len() != op.written().count() {
+            return Err(Error::new(Code::Internal, format!("{} results", bound.results.len())).op(op.name));
+        }
+        Ok(Arc::new(Planned {
+            op,
+            given: inputs.iter().map(|t| (t.dtype, t.shape.clone())).collect(),
+            attrs: attrs.clone(),
+            results: dtypes.zip(bound.results).collect(),
+            gpu: decided.gpu.and_then(|g| self.places.number(g)),
+            explanation: Arc::new(explanation),
+            generation,
+            counts: self.recorder.as_ref().map(|r| r.counts(&bound.case, false)),
+            direct: OnceLock::new(),
+            case: bound.case,
+        }))
+    }
+
+    /// Makes a planned call with operands that fit it.
+    fn go(&self, planned: &Planned, inputs: &[&HostTensor], outputs: &mut [HostTensor]) -> Result<Done<'_>> {
         let mut fallback = None;
-        if let Some(gpu) = decided.gpu {
-            let tried = gpu.runner().and_then(|r| compute(r, op, &bound, None, Care::Plain));
-            match tried {
-                Ok(done) => {
-                    self.counts.gpu.fetch_add(1, Ordering::Relaxed);
-                    return Ok(Outcome::of(done, gpu.info.id.clone(), decision, None));
-                }
-                Err(e) => {
-                    // After these the device's state is unknown, so later calls would fail or, worse, not fail.
-                    if matches!(e.class(), Class::Lost | Class::Sticky) {
-                        gpu.quarantine(e.to_string());
-                    }
-                    if self.strict || e.class() == Class::Usage {
-                        return Err(e);
-                    }
-                    let text = e.to_string();
-                    self.counts.fallbacks.fetch_add(1, Ordering::Relaxed);
-                    self.tell(op, &bound.case, &decided, &decision.device, true, || {
-                        format!("{} runs on the CPU instead: {text}", decision.case)
-                    });
-                    fallback = Some(text);
-                }
+        if let Some(gpu) = planned.gpu.and_then(|at| self.places.gpu(at)) {
+            match self.on_gpu(gpu, planned, inputs, outputs) {
+                Ok(done) => return Ok(done),
+                Err(text) => fallback = Some(text?),
             }
         }
-        let done = compute(&self.places.cpu, op, &bound, self.places.cpu_variant.as_deref(), Care::Plain)?;
-        self.counts.cpu.fetch_add(1, Ordering::Relaxed);
-        let ran_on = self.places.cpu.device().info().id.clone();
-        Ok(Outcome::of(done, ran_on, decision, fallback))
+        let cpu = &self.places.cpu;
+        let on = cpu.device().info().id.as_str();
+        let count = || {
+            self.counts.cpu.fetch_add(1, Ordering::Relaxed);
+            if let Some(counts) = &planned.counts {
+                counts.add(1, false);
+            }
+        };
+        let direct = planned
+            .direct
+            .get_or_init(|| Direct::of(self, planned.op, &planned.case, planned.given.len()).unwrap_or_default());
+        if let Some(direct) = direct
+            && let Some(ran) = direct.run(self, inputs, outputs)
+        {
+            ran.map_err(|e| e.op(planned.op.name).shape(&planned.case.shape_text()).device(on))?;
+            count();
+            let ran = Ran { on, fallback: fallback.is_some() };
+            return Ok(Done { ran, variant: direct.variant, why: fallback, seconds: None });
+        }
+        let bound = call::bind(planned.op, inputs, &planned.attrs)?;
+        let done = compute(cpu, planned.op, &bound, self.places.cpu_variant.as_deref(), Care::Plain)?;
+        count();
+        let (variant, seconds) = (done.variant, done.seconds);
+        give(done, outputs)?;
+        Ok(Done { ran: Ran { on, fallback: fallback.is_some() }, variant, why: fallback, seconds: Some(seconds) })
+    }
+
+    /// The call on a GPU; else why the CPU makes it, or the error that ends it.
+    fn on_gpu<'e>(
+        &'e self,
+        gpu: &'e Gpu,
+        planned: &Planned,
+        inputs: &[&HostTensor],
+        outputs: &mut [HostTensor],
+    ) -> Result<Done<'e>, Result<String>> {
+        let bound = call::bind(planned.op, inputs, &planned.attrs).map_err(Err)?;
+        match gpu.runner().and_then(|r| compute(r, planned.op, &bound, None, Care::Plain)) {
+            Ok(done) => {
+                self.counts.gpu.fetch_add(1, Ordering::Relaxed);
+                if let Some(counts) = &planned.counts {
+                    counts.add(1, true);
+                }
+                let (variant, seconds) = (done.variant, done.seconds);
+                give(done, outputs).map_err(Err)?;
+                Ok(Done { ran: Ran { on: &gpu.info.id, fallback: false }, variant, why: None, seconds: Some(seconds) })
+            }
+            Err(e) => {
+                // After these the device's state is unknown, so later calls would fail or, worse, not fail.
+                if matches!(e.class(), Class::Lost | Class::Sticky) {
+                    self.places.quarantine(gpu, e.to_string());
+                }
+                if self.strict || e.class() == Class::Usage {
+                    return Err(Err(e));
+                }
+                let text = e.to_string();
+                self.counts.fallbacks.fetch_add(1, Ordering::Relaxed);
+                let explanation = &planned.explanation;
+                self.tell(planned.op, &planned.case, explanation, true, || {
+                    format!("{} runs on the CPU instead: {text}", explanation.case)
+                });
+                Err(Ok(text))
+            }
+        }
     }
 
     /// Logs a decision or fallback once per op, dtype, family and device.
@@ -348,18 +332,28 @@ impl Engine {
         &self,
         op: &'static OpDesc,
         case: &Case,
-        decided: &Decided<'_>,
-        device: &str,
+        explanation: &Explanation,
         fallback: bool,
         text: impl Fn() -> String,
     ) {
-        let key = (op.name, case.dtype, decided.family, device.to_string(), fallback);
+        let key = (op.name, case.dtype, explanation.family, explanation.device.clone(), fallback);
         if !self.told.lock().unwrap_or_else(PoisonError::into_inner).insert(key) {
             return;
         }
         let level = if fallback { log::Level::Warn } else { log::Level::Info };
         log::log!(level, "{}", text());
     }
+}
+
+/// Puts computed results where the caller wants them.
+fn give(done: Computed, outputs: &mut [HostTensor]) -> Result<()> {
+    if done.outputs.len() != outputs.len() {
+        return Err(Error::new(Code::Internal, format!("{} results, expected {}", done.outputs.len(), outputs.len())));
+    }
+    for (to, from) in outputs.iter_mut().zip(done.outputs) {
+        *to = from;
+    }
+    Ok(())
 }
 
 /// What a call on one device gave.
@@ -445,6 +439,7 @@ fn compute(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::Env;
 
     /// A program that never uses a GPU must not pay for one: no driver is opened unless a call could go there.
     #[test]

@@ -4,6 +4,7 @@
 //! nothing there opens no driver at all.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::base::{Absence, Backend, Case, Code, DeviceClass, DeviceInfo, Env, Error, Features, Result};
@@ -12,7 +13,7 @@ use crate::device::cpu::Pin;
 use crate::device::probe::{self, CpuConfig, Found, Select};
 use crate::kernel;
 use crate::op::OpDesc;
-use crate::profile::{self, Entry, Fit, Key, Kind, Place, Profile, ProfileDevice, model};
+use crate::profile::{self, Call, Chooser, Entry, Fit, Kind, Operands, Place, Policy, Profile, ProfileDevice};
 
 use super::Runner;
 
@@ -26,6 +27,10 @@ pub enum Placement {
     ForceCpu,
     /// Everything on this device (id or uid); the CPU only if a call fails there.
     ForceGpu(String),
+    /// Where the operands are. The engine's operands lie in host memory, so this is the CPU; no driver is opened.
+    MinimizeTransfers,
+    /// The least predicted time, copies included, without the profile's margin.
+    CostBased,
 }
 
 /// Why a call goes where it goes.
@@ -129,10 +134,6 @@ impl Gpu {
         });
         opened.as_ref().map_err(|(code, why)| Error::new(*code, why.clone()).device(&self.info.id))
     }
-    /// Takes the device out of service.
-    pub(super) fn quarantine(&self, why: String) {
-        self.quarantine.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
-    }
     fn quarantined(&self) -> Option<String> {
         self.quarantine.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -170,15 +171,18 @@ impl Pool {
 
 /// Everything that a decision depends on.
 pub(super) struct Places {
-    pub profile: Profile,
+    pub chooser: Chooser,
     pub placement: Placement,
     pub select: Select,
     pub env: Env,
     pub cpu: Runner,
     pub cpu_variant: Option<String>,
-    pub isa: String,
+    /// Why the profile's CPU is not this one, if it is not.
+    pub other_host: Option<String>,
     pub given: Mutex<Vec<Arc<dyn Device>>>,
     pub pool: OnceLock<Pool>,
+    /// Devices that dropped out so far: decisions made before may be void.
+    pub dropped: AtomicU64,
 }
 
 /// A decision: what [`Explanation`] says, and the device itself.
@@ -192,6 +196,32 @@ pub(super) struct Decided<'e> {
 }
 
 impl Places {
+    /// The profile.
+    pub(super) fn profile(&self) -> &Profile {
+        self.chooser.profile()
+    }
+
+    /// Changes when an earlier decision may be void.
+    pub(super) fn generation(&self) -> u64 {
+        self.dropped.load(Ordering::Acquire)
+    }
+
+    /// GPU number `at` of the pool.
+    pub(super) fn gpu(&self, at: usize) -> Option<&Gpu> {
+        self.pool.get()?.gpus.get(at)
+    }
+
+    /// The number of a GPU of the pool.
+    pub(super) fn number(&self, gpu: &Gpu) -> Option<usize> {
+        self.pool.get()?.gpus.iter().position(|g| std::ptr::eq(g, gpu))
+    }
+
+    /// Takes a device out of service.
+    pub(super) fn quarantine(&self, gpu: &Gpu, why: String) {
+        gpu.quarantine.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
+        self.dropped.fetch_add(1, Ordering::AcqRel);
+    }
+
     /// The GPUs; probed once. Only backends of devices that the profile sends work to are asked.
     fn pool(&self) -> &Pool {
         self.pool.get_or_init(|| {
@@ -202,11 +232,12 @@ impl Places {
                 (Placement::ForceGpu(name), _) => Select::Named(vec![name.clone()]).backends(),
                 (_, select) => {
                     let selected = select.backends();
-                    self.profile.backends().into_iter().filter(|b| selected.contains(b)).collect()
+                    self.profile().backends().into_iter().filter(|b| selected.contains(b)).collect()
                 }
             };
             let known = |uid: &str| gpus.iter().any(|g| g.info.uid == uid);
-            let all_known = self.profile.kind == Kind::Calibrated && self.profile.devices.iter().all(|d| known(&d.uid));
+            let all_known =
+                self.profile().kind == Kind::Calibrated && self.profile().devices.iter().all(|d| known(&d.uid));
             if !wanted.is_empty() && !self.env.disable_gpu && !all_known {
                 match probe::inventory_of(&wanted, &self.env, CpuConfig { threads: 1, pin: Pin::Free }) {
                     Ok(seen) => {
@@ -221,7 +252,7 @@ impl Places {
             let infos: Vec<DeviceInfo> = gpus.iter().map(|g| g.info.clone()).collect();
             let at = |uid: &str| infos.iter().position(|i| i.uid == uid);
             let fits: Vec<_> = self
-                .profile
+                .profile()
                 .check(&infos)
                 .into_iter()
                 .filter(|(d, _)| d.backend != Backend::Cpu.name())
@@ -231,7 +262,7 @@ impl Places {
                 })
                 .collect();
             for (device, fit, _) in fits.iter().filter(|(_, fit, _)| *fit != Fit::Exact) {
-                log::warn!("profile '{}', {}: {}", self.profile.name, device.id, fit.text());
+                log::warn!("profile '{}', {}: {}", self.profile().name, device.id, fit.text());
             }
             Pool { gpus, absent, fits }
         })
@@ -253,7 +284,7 @@ impl Places {
         if self.env.disable_gpu {
             return decided(None, Why::Disabled);
         }
-        match &self.placement {
+        let policy = match &self.placement {
             Placement::ForceCpu => return decided(None, Why::Forced),
             Placement::ForceGpu(name) => {
                 let Some(gpu) = self.pool().gpus.iter().find(|g| g.called(name)) else {
@@ -264,31 +295,33 @@ impl Places {
                     None => decided(Some(gpu), Why::Forced),
                 };
             }
-            Placement::Automatic => {}
-        }
-        let key = Key {
+            Placement::Automatic => Policy::Automatic,
+            Placement::MinimizeTransfers => Policy::MinimizeTransfers,
+            Placement::CostBased => Policy::CostBased,
+        };
+        let call = Call {
             op: op.name,
             dtype: case.dtype,
             family,
             unit: op.unit.name(),
-            device_uid: "",
-            residency: "always",
+            features: op.features(case),
+            operands: Operands::Host,
             threads: self.cpu.device().info().compute_units,
             cpu_variant: self.cpu_variant.as_deref().unwrap_or(profile::CPU_AUTO),
         };
-        match self.profile.kind {
-            Kind::Preset => self.assumed(op, case, &key, work),
-            Kind::Calibrated => self.measured(op, case, key, work),
+        match self.profile().kind {
+            Kind::Preset => self.assumed(op, case, policy, &call),
+            Kind::Calibrated => self.measured(op, case, policy, &call),
         }
     }
 
     /// The decision of a preset: the first GPU that can run the case.
-    fn assumed(&self, op: &'static OpDesc, case: &Case, key: &Key<'_>, work: u128) -> Decided<'_> {
-        let family = op.family(case).map(|f| f.name);
-        let decision = self.profile.lookup(key, work);
-        let decided = |gpu, why| Decided { gpu, why, entry: decision.entry, assumed: true, family, work };
-        if decision.place == Place::Cpu {
-            return decided(None, Why::Profile(decision.why));
+    fn assumed(&self, op: &'static OpDesc, case: &Case, policy: Policy, call: &Call<'_>) -> Decided<'_> {
+        let placed = self.chooser.choose(policy, call);
+        let (family, work) = (op.family(case).map(|f| f.name), call.features.work);
+        let decided = |gpu, why| Decided { gpu, why, entry: placed.entry, assumed: true, family, work };
+        if placed.place == Place::Cpu {
+            return decided(None, Why::Profile(placed.why));
         }
         let pool = self.pool();
         // Nothing was measured, so only what is a GPU beyond doubt, or was selected, takes part.
@@ -299,49 +332,44 @@ impl Places {
         let mut why = Why::NoDevice(pool.absence());
         for gpu in pool.gpus.iter().filter(real) {
             match self.obstacle(op, case, gpu) {
-                None => return decided(Some(gpu), Why::Profile(decision.why)),
+                None => return decided(Some(gpu), Why::Profile(placed.why)),
                 Some(obstacle) => why = obstacle,
             }
         }
         decided(None, why)
     }
 
-    /// The decision of a calibrated profile: among the devices that win, the fastest by their own evidence.
-    fn measured(&self, op: &'static OpDesc, case: &Case, key: Key<'_>, work: u128) -> Decided<'_> {
-        let family = op.family(case).map(|f| f.name);
+    /// The decision of a calibrated profile: among the devices that would be chosen and can be used, the best.
+    fn measured(&self, op: &'static OpDesc, case: &Case, policy: Policy, call: &Call<'_>) -> Decided<'_> {
+        let (family, work) = (op.family(case).map(|f| f.name), call.features.work);
         let decided = |gpu, why, entry| Decided { gpu, why, entry, assumed: false, family, work };
-        let mut best: Option<(&Gpu, profile::Reason, &Entry, f64)> = None;
-        // The answer that came nearest to a GPU is the one worth telling.
-        let mut nearest = (Why::Profile(profile::Reason::NoOp), None);
-        let mut rank = profile::Reason::NoOp;
-        for device in &self.profile.devices {
-            let decision = self.profile.lookup(&Key { device_uid: &device.uid, ..key }, work);
-            let Some(entry) = decision.entry.filter(|_| decision.place == Place::Gpu) else {
-                if decision.why >= rank
-                    && !matches!(nearest.0, Why::NoDevice(_) | Why::NoKernel(_) | Why::Quarantined(_))
-                {
-                    rank = decision.why;
-                    nearest = (Why::Profile(decision.why), decision.entry);
-                }
-                continue;
-            };
-            let cpu = self.cpu.device().info();
-            if let Some(other) = self.profile.other_host(&cpu.name, &self.isa) {
-                return decided(None, Why::OtherHost(other), Some(entry));
-            }
-            match self.usable(op, case, device) {
-                Ok(gpu) => {
-                    let seconds = model::gpu_seconds(entry, work).unwrap_or(f64::INFINITY);
-                    if best.as_ref().is_none_or(|b| seconds < b.3) {
-                        best = Some((gpu, decision.why, entry, seconds));
+        let devices = &self.profile().devices;
+        let mut usable: Vec<(usize, &Gpu)> = Vec::new();
+        // What kept the call from a device that it would have gone to is the answer worth telling.
+        let mut obstacle = None;
+        let placed = self.chooser.choose_among(policy, call, |at| {
+            let why = match (&self.other_host, devices.get(at)) {
+                (Some(other), _) => Why::OtherHost(other.clone()),
+                (None, None) => return false,
+                (None, Some(device)) => match self.usable(op, case, device) {
+                    Ok(gpu) => {
+                        usable.push((at, gpu));
+                        return true;
                     }
-                }
-                Err(obstacle) => nearest = (obstacle, Some(entry)),
+                    Err(why) => why,
+                },
+            };
+            obstacle = Some((at, why));
+            false
+        });
+        let chosen = placed.device.and_then(|d| usable.iter().find(|(at, _)| devices.get(*at) == Some(d)));
+        match (chosen, obstacle) {
+            (Some((_, gpu)), _) => decided(Some(*gpu), Why::Profile(placed.why), placed.entry),
+            (None, Some((at, why))) => {
+                let entry = devices.get(at).and_then(|d| self.chooser.entry(call, d, profile::choose::ALWAYS));
+                decided(None, why, entry)
             }
-        }
-        match best {
-            Some((gpu, why, entry, _)) => decided(Some(gpu), Why::Profile(why), Some(entry)),
-            None => decided(None, nearest.0, nearest.1),
+            (None, None) => decided(None, Why::Profile(placed.why), placed.entry),
         }
     }
 

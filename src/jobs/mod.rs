@@ -3,6 +3,7 @@
 
 pub mod bench;
 pub mod calibrate;
+pub mod ceilings;
 pub mod devices;
 mod gross;
 pub mod profile;
@@ -11,3 +12,4 @@ pub mod run;
 pub mod stress;
 pub mod verify;
 pub mod workers;
+pub mod workload;

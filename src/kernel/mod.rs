@@ -16,6 +16,7 @@ pub mod plan_c_reduce;
 pub mod plan_cast;
 pub mod plan_cuda;
 pub mod plan_native;
+pub mod plan_peak;
 pub mod plan_pool;
 pub mod plan_products;
 pub mod plan_reduce;

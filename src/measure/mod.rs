@@ -5,10 +5,11 @@
 
 pub mod compare;
 pub mod crossing;
+pub mod noise;
 pub mod processes;
 pub mod reference;
 pub mod sampler;
 pub mod stop;
 
-pub use sampler::{OpSubject, Residency, Series, Subject, phases, sample};
+pub use sampler::{Cache, OpSubject, Residency, Series, Subject, Sweep, phases, sample};
 pub use stop::{StopRule, Verdict};

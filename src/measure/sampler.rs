@@ -7,9 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::base::record::Phases;
 use crate::base::sink::Cancel;
-use crate::base::{Clock, Code, Error, HostTensor, Result, stats};
+use crate::base::{Attrs, Backend, Clock, Code, DType, DeviceClass, Error, Fill, HostTensor, Result, os, stats};
 use crate::device::{Device, MemoryKind, Queue};
 use crate::engine::{Leased, Prepared, Runner};
+use crate::op::Probe;
 
 use super::stop::{StopRule, Verdict, batch_for};
 
@@ -62,6 +63,36 @@ impl std::str::FromStr for Residency {
     }
 }
 
+/// What caches hold when a timed region begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Cache {
+    /// What the call before left there.
+    #[default]
+    Hot,
+    /// Nothing of the operands: each sample is one call, after a sweep over more memory than the last cache holds.
+    Cold,
+}
+
+impl Cache {
+    /// The word on the command line and in records.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Cache::Hot => "hot",
+            Cache::Cold => "cold",
+        }
+    }
+}
+
+impl std::str::FromStr for Cache {
+    type Err = Error;
+    fn from_str(s: &str) -> Result<Self> {
+        [Cache::Hot, Cache::Cold]
+            .into_iter()
+            .find(|c| c.name() == s)
+            .ok_or_else(|| Error::new(Code::BadArgument, format!("unknown cache state '{s}'; known: hot cold")))
+    }
+}
+
 /// Something that can be timed.
 pub trait Subject {
     /// Does it `calls` times and returns when the last one is complete.
@@ -72,6 +103,14 @@ pub trait Subject {
     }
     /// The clock its time passes on.
     fn clock(&self) -> Arc<dyn Clock>;
+    /// What must happen before each timed region and is not timed; complete at return.
+    fn before(&mut self) -> Result<()> {
+        Ok(())
+    }
+    /// True if each sample is one call, however short: what [`Subject::before`] does holds for the first one only.
+    fn one_call(&self) -> bool {
+        false
+    }
 }
 
 /// Samples of one subject.
@@ -127,6 +166,7 @@ pub fn sample(subjects: &mut [&mut dyn Subject], rule: &StopRule, cancel: &Cance
 }
 
 fn time(s: &mut dyn Subject, calls: u64) -> Result<f64> {
+    s.before()?;
     let clock = s.clock();
     let start = clock.now();
     s.run(calls)?;
@@ -152,7 +192,7 @@ fn warm_up(s: &mut dyn Subject, budget_s: f64) -> Result<(u64, u64)> {
         }
         best = t;
     }
-    let batch = batch_for(best, REGION_S);
+    let batch = if s.one_call() { 1 } else { batch_for(best, REGION_S) };
     if batch > 1 {
         // One batch more settles caches and the estimate of a very short call.
         let per_call = time(s, batch)? / batch as f64;
@@ -169,9 +209,59 @@ pub struct OpSubject<'a> {
     lease: Leased<'a>,
     clock: Arc<dyn Clock>,
     deadline: Duration,
+    sweep: Option<&'a Sweep>,
+    single: bool,
+}
+
+/// Reads and writes more memory than a device's last cache holds, on all of its units.
+pub struct Sweep {
+    prepared: Prepared,
+    /// Fills the host's caches, where operands come from there.
+    host: std::cell::RefCell<Vec<u8>>,
+}
+
+impl Sweep {
+    /// Swept where nobody tells how large the last cache is.
+    const UNKNOWN: u64 = 64 << 20;
+
+    /// Bytes to touch for a cache of that size: four times as many, for caches that keep what is used again.
+    pub fn bytes(cache: Option<u64>) -> u64 {
+        cache.unwrap_or(Self::UNKNOWN).saturating_mul(4).clamp(16 << 20, 1 << 30)
+    }
+
+    /// For a device. Errors: those of allocating and building there.
+    pub fn new(runner: &Runner) -> Result<Self> {
+        let info = runner.device().info();
+        let n = Self::bytes(info.cache_bytes).min(info.max_binding_bytes) / 8;
+        let op = Probe::Copy.op();
+        let prepared = runner.prepare(op, &op.case(DType::F32, &[n], Attrs::new(), Fill::Uniform)?, None)?;
+        let simulated = info.class == DeviceClass::Simulated || info.backend == Backend::Cpu;
+        let host = if simulated { 0 } else { Self::bytes(os::last_cache_bytes()) };
+        Ok(Sweep { prepared, host: std::cell::RefCell::new(vec![0; host as usize]) })
+    }
+
+    fn run(&self, q: &mut dyn Queue, deadline: Duration) -> Result<()> {
+        self.host.borrow_mut().iter_mut().step_by(64).for_each(|b| *b = b.wrapping_add(1));
+        self.prepared.launch(q)?;
+        q.finish(deadline)
+    }
 }
 
 impl<'a> OpSubject<'a> {
+    /// The same with one call per sample, so that each has its own wait.
+    #[must_use]
+    pub fn single(mut self) -> Self {
+        self.single = true;
+        self
+    }
+
+    /// The same with cold caches.
+    #[must_use]
+    pub fn cold(mut self, sweep: &'a Sweep) -> Self {
+        self.sweep = Some(sweep);
+        self
+    }
+
     /// Uploads the inputs; fails if the device does.
     pub fn new(
         runner: &'a Runner,
@@ -185,7 +275,16 @@ impl<'a> OpSubject<'a> {
         prepared.poison(q)?;
         prepared.upload(q, inputs)?;
         q.finish(deadline)?;
-        Ok(OpSubject { prepared, inputs, residency, lease, clock: runner.device().clock(), deadline })
+        Ok(OpSubject {
+            prepared,
+            inputs,
+            residency,
+            lease,
+            clock: runner.device().clock(),
+            deadline,
+            sweep: None,
+            single: false,
+        })
     }
 
     /// The outputs of the last call. What works in place has changed its own operand in every call so far, and devices
@@ -248,6 +347,15 @@ impl Subject for OpSubject<'_> {
     fn share(&self) -> u64 {
         self.residency.calls()
     }
+    fn before(&mut self) -> Result<()> {
+        match self.sweep {
+            Some(sweep) => sweep.run(self.lease.queue()?, self.deadline),
+            None => Ok(()),
+        }
+    }
+    fn one_call(&self) -> bool {
+        self.single || self.sweep.is_some()
+    }
 }
 
 /// Medians of the phases of a call with operands in host memory, from up to `repeats` calls or `budget_s` seconds.
@@ -264,6 +372,7 @@ pub fn phases(
     let clock = device.clock();
     let begin = clock.now();
     let mut rows: Vec<[f64; 6]> = Vec::new();
+    let mut by_device = true;
     let (prepared, inputs, deadline) = (subject.prepared, subject.inputs, subject.deadline);
     while rows.len() < repeats && (rows.is_empty() || clock.now() - begin < budget_s) {
         let t0 = clock.now();
@@ -288,7 +397,9 @@ pub fn phases(
         let t6 = clock.now();
         let (launch, waited) = (t4 - t3, t5 - t4);
         // Without a device clock the kernel is what was waited for; with one it may overlap the submission.
-        let kernel = q.span(from, to)?.device.unwrap_or(waited);
+        let device_s = q.span(from, to)?.device;
+        by_device &= device_s.is_some();
+        let kernel = device_s.unwrap_or(waited);
         let sync = (launch + waited - kernel).clamp(0.0, waited);
         rows.push([t1 - t0, t3 - t2, launch, kernel, sync, t6 - t5]);
     }
@@ -300,6 +411,7 @@ pub fn phases(
         kernel: median(3),
         sync: median(4),
         d2h: median(5),
+        kernel_clock: if by_device { "device" } else { "host" }.into(),
     })
 }
 

@@ -283,6 +283,8 @@ mod tests {
             features: vec![Feature::Fp64, Feature::Int64, Feature::TensorBf16],
             libraries: vec![(Library::Cublas, "12.9".into())],
             unified_memory: false,
+            cache_bytes: None,
+            theoretical: None,
             notes: vec![],
         }
     }

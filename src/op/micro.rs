@@ -15,6 +15,9 @@ const NO_DATA: &str = "no operand is read, so there are no data";
 /// Ops of this file.
 pub(super) static OPS: &[&OpDesc] = &[&H2D, &D2H, &D2D, &LAUNCH, &ALLOC, &SYNC, &COMPILE];
 
+/// Copies on the device, to it and from it; launches.
+pub(super) static PROBES: [&OpDesc; 4] = [&D2D, &H2D, &D2H, &LAUNCH];
+
 const fn action(action: Action) -> Kernel {
     Kernel {
         variant: "queue",

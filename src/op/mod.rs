@@ -19,6 +19,7 @@ mod micro;
 mod moments;
 mod movement;
 mod norm;
+mod peak;
 mod pool;
 mod products;
 mod reduce;
@@ -201,6 +202,8 @@ pub enum Unit {
     Calls,
     /// Elements of the images, whatever a filter or window makes of them.
     InputElements,
+    /// Floating-point operations.
+    Flops,
 }
 
 impl Unit {
@@ -212,6 +215,7 @@ impl Unit {
             Unit::Bytes => "bytes",
             Unit::Calls => "calls",
             Unit::InputElements => "input_elements",
+            Unit::Flops => "flops",
         }
     }
     /// The work that corresponds to a size: the size itself, or its cube for `Dim`.
@@ -228,6 +232,7 @@ impl Unit {
             Unit::Bytes => (1_024, 64 << 20),
             Unit::Calls => (1, 256),
             Unit::InputElements => (1_024, 1 << 20),
+            Unit::Flops => (1 << 20, 1 << 32),
         }
     }
 }
@@ -347,8 +352,46 @@ static FAMILIES: &[&[&OpDesc]] = &[
     conv::OPS,
     pool::OPS,
     movement::OPS,
+    peak::OPS,
     micro::OPS,
 ];
+
+/// What other ops are measured by: each asks for one ability of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Probe {
+    /// Memory read and written once each, by a kernel.
+    Copy,
+    /// Memory read, by a kernel.
+    Read,
+    /// Memory written, by a kernel.
+    Write,
+    /// Fused multiply-adds.
+    Arithmetic,
+    /// A copy on the device, by its API.
+    OnDevice,
+    /// Host to device.
+    Upload,
+    /// Device to host.
+    Download,
+    /// Empty kernels.
+    Launch,
+}
+
+impl Probe {
+    /// The op that asks.
+    pub fn op(self) -> &'static OpDesc {
+        match self {
+            Probe::Copy => stream::PROBES[0],
+            Probe::Write => stream::PROBES[1],
+            Probe::Read => reduce::PROBE,
+            Probe::Arithmetic => peak::PROBE,
+            Probe::OnDevice => micro::PROBES[0],
+            Probe::Upload => micro::PROBES[1],
+            Probe::Download => micro::PROBES[2],
+            Probe::Launch => micro::PROBES[3],
+        }
+    }
+}
 
 /// All ops in the order in which they are listed.
 pub fn all() -> impl Iterator<Item = &'static OpDesc> {

@@ -15,6 +15,9 @@ const EXTREMES_C: &str = include_str!("../../kernels/extreme.c");
 const EXTREMES_WGSL: &str = include_str!("../../kernels/extreme.wgsl");
 const NO_RULE: &str = "the rule broadcasts g back over the reduced axes, which needs an op of its own";
 
+/// Reads memory.
+pub(super) static PROBE: &OpDesc = &dot::DOT;
+
 /// Ops of this file, and of those beside it.
 pub(super) static OPS: &[&OpDesc] = &[&SUM, &MEAN, &MAX, &MIN, &ARGMAX, &ARGMIN, &dot::DOT, &dot::NRM2];
 

@@ -22,6 +22,9 @@ const IN_PLACE: &str = "works in place: a tape keeps no overwritten operand";
 /// Ops of this file.
 pub(super) static OPS: &[&OpDesc] = &[&AXPY, &SCAL, &TRIAD, &COPY, &FILL];
 
+/// Memory read and written; written alone.
+pub(super) static PROBES: [&OpDesc; 2] = [&COPY, &FILL];
+
 const BASE: Kernel = Kernel {
     variant: "simd",
     body: Body::Native(stream::axpy),

@@ -15,7 +15,7 @@ use crate::base::text::printable;
 use crate::base::{Backend, Code, DType, Error, Result};
 
 use super::check::{WORD, clip, evidence, is_time, is_word, label, label_of};
-use super::{ANY, Entry, Kind, Profile, SCHEMA, Verdict, migrate, seal, work_of};
+use super::{ANY, BY_CALLER, Entry, Kind, Profile, SCHEMA, Verdict, migrate, seal, work_of};
 
 /// Names and texts of the shipped presets (requirements B3).
 pub const PRESETS: [(&str, &str); 5] = [
@@ -403,7 +403,7 @@ pub fn validate(p: &Profile) -> Result<()> {
                 return bad(format!("{}: device '{}' has no [[device]]", at(), clip(&e.device)));
             }
             let wins = matches!(e.verdict, Verdict::Always | Verdict::Crossing);
-            if wins && !e.edited && (e.points.is_empty() || e.verify != "ok") {
+            if wins && !e.edited && (e.points.is_empty() || !["ok", BY_CALLER].contains(&e.verify.as_str())) {
                 return bad(format!("{}: verdict {} without points and verify = \"ok\"", at(), e.verdict));
             }
             if wins && e.edited && e.verify == "failed" {
@@ -471,8 +471,8 @@ const ENTRY: &[&str] = &[
     "kernel",
     "reason",
     "points",
-    seal::KEY,
     "curve",
+    seal::KEY,
 ];
 const END: &[&str] = &["entries", "partial", "digest"];
 

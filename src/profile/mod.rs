@@ -1,15 +1,18 @@
 //! Threshold profiles: which calls go to a GPU, and on what evidence.
 //!
 //! A profile is made by `gpuctl calibrate` (kind `calibrated`: every entry was measured on the devices it names) or is
-//! one of the shipped presets (kind `preset`: assumed numbers, used only when named). [`Profile::lookup`] answers one
-//! call: pure, without allocation, and never borrowing from another key. Anything that was not measured runs on the CPU.
+//! one of the shipped presets (kind `preset`: assumed numbers, used only when named). [`Profile::choose`] places one call
+//! and [`Chooser`] many: pure, without allocation, and never borrowing from another key. Anything that was not measured
+//! runs on the CPU.
 //! Not here: the op table (`op`), opening devices (`engine`).
 
 pub mod chain;
 mod check;
+pub mod choose;
 pub mod diff;
 pub mod edit;
 pub mod file;
+mod index;
 mod merge;
 mod migrate;
 pub mod model;
@@ -24,7 +27,9 @@ use crate::base::record::{CalibratePoint, CalibrateRecord};
 use crate::base::text::printable;
 use crate::base::{Backend, DType, DeviceInfo};
 
+pub use choose::{Call, Operands, Placed, Policy};
 pub use file::{PRESETS, Source, load};
+pub use index::Chooser;
 pub use merge::merge;
 
 /// Version of the file's layout.
@@ -32,6 +37,9 @@ pub const SCHEMA: u32 = 2;
 
 /// The word that matches anything; only presets may use it.
 pub const ANY: &str = "any";
+
+/// `verify` of an entry whose two functions are the caller's own: the caller answers for their results.
+pub const BY_CALLER: &str = "by the caller";
 
 /// `cpu_variant` of a baseline that used the CPU kernel that the engine would choose by itself.
 pub const CPU_AUTO: &str = "auto";
@@ -213,7 +221,7 @@ pub struct Entry {
     /// Number of measured sizes.
     #[serde(default)]
     pub n: u64,
-    /// How the device's results were checked: `ok`, or what is wrong; empty in presets.
+    /// How the device's results were checked: `ok`, [`BY_CALLER`], or what is wrong; empty in presets.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub verify: String,
     /// Kernel variant on the device.
@@ -380,6 +388,18 @@ pub enum Reason {
     ReachesThreshold,
     /// The device wins at every size.
     Always,
+    /// The entry is too little evidence to predict a time.
+    NoPrediction,
+    /// The predicted time on the CPU is less.
+    PredictedSlower,
+    /// The predicted time on the device is less.
+    PredictedFaster,
+    /// The operands are there.
+    OperandsThere,
+    /// The policy names the side.
+    Forced,
+    /// The policy names the GPU, and there is none.
+    NoGpu,
 }
 
 impl Reason {
@@ -402,6 +422,12 @@ impl Reason {
             Reason::BelowThreshold => "the work is below the threshold",
             Reason::ReachesThreshold => "the work reaches the threshold",
             Reason::Always => "the device wins at every size",
+            Reason::NoPrediction => "the evidence does not tell how long it would take",
+            Reason::PredictedSlower => "it is predicted to be faster on the CPU",
+            Reason::PredictedFaster => "it is predicted to be faster on the device",
+            Reason::OperandsThere => "the operands are there",
+            Reason::Forced => "the placement is forced",
+            Reason::NoGpu => "a GPU was asked for, and the profile has none",
         }
     }
 }
@@ -493,30 +519,6 @@ impl Entry {
             _ => None,
         }
     }
-
-    /// How far the entry matches a key: the first part that differs, or `None` if all agree. `any` matches anything.
-    fn differs(&self, key: &Key<'_>) -> Option<Reason> {
-        let same = |mine: &str, asked: &str| mine == ANY || mine == asked;
-        if self.op != key.op {
-            Some(Reason::NoOp)
-        } else if !same(&self.dtype, key.dtype.name()) {
-            Some(Reason::NoDtype)
-        } else if self.family != ANY && key.family != Some(self.family.as_str()) {
-            Some(Reason::NoFamily)
-        } else if !same(&self.device, key.device_uid) {
-            Some(Reason::NoDevice)
-        } else if !same(&self.residency, key.residency) {
-            Some(Reason::NoResidency)
-        } else if self.threads != 0 && self.threads != key.threads {
-            Some(Reason::OtherThreads)
-        } else if !same(&self.cpu_variant, key.cpu_variant) {
-            Some(Reason::OtherCpuVariant)
-        } else if self.unit != key.unit {
-            Some(Reason::OtherUnit)
-        } else {
-            None
-        }
-    }
 }
 
 impl Profile {
@@ -532,28 +534,19 @@ impl Profile {
         }
     }
 
-    /// Where a call with this key and this much work goes. Allocates nothing; nothing is borrowed from another key.
-    pub fn lookup(&self, key: &Key<'_>, work: u128) -> Decision<'_> {
-        let assumed = self.kind == Kind::Preset;
-        let mut nearest = Reason::NoOp;
-        for entry in &self.entries {
-            if let Some(reason) = entry.differs(key) {
-                nearest = nearest.max(reason);
-                continue;
-            }
-            let (place, why) = match (entry.verdict, entry.threshold_work()) {
-                (Verdict::Never, _) => (Place::Cpu, Reason::Never),
-                (Verdict::NonMonotone, _) => (Place::Cpu, Reason::NonMonotone),
-                (Verdict::Inconclusive, _) => (Place::Cpu, Reason::Inconclusive),
-                (Verdict::Unsafe, _) => (Place::Cpu, Reason::Unsafe),
-                (_, None) => (Place::Cpu, Reason::Unmeasured),
-                (Verdict::Always, Some(0)) => (Place::Gpu, Reason::Always),
-                (_, Some(least)) if work >= least => (Place::Gpu, Reason::ReachesThreshold),
-                _ => (Place::Cpu, Reason::BelowThreshold),
-            };
-            return Decision { place, why, entry: Some(entry), assumed };
+    /// Puts an entry in, in place of one with the same key, and its device if that is not listed.
+    pub fn put(&mut self, device: &ProfileDevice, entry: Entry) {
+        if !self.devices.iter().any(|d| d.uid == device.uid) {
+            self.devices.push(device.clone());
         }
-        Decision { place: Place::Cpu, why: nearest, entry: None, assumed }
+        let key = |e: &Entry| {
+            [&e.op, &e.dtype, &e.family, &e.device, &e.residency, &e.cpu_variant, &e.threads.to_string()]
+                .map(String::clone)
+        };
+        match self.entries.iter_mut().find(|e| key(e) == key(&entry)) {
+            Some(old) => *old = entry,
+            None => self.entries.push(entry),
+        }
     }
 
     /// True if some call could go to a GPU; where it is false no driver need be opened.

@@ -3,7 +3,8 @@
 use crate::base::Record;
 
 const HEADER: &str = "op,dtype,shape,attrs,work,work_unit,device,uid,ran_on,variant,residency,threads,status,reason,samples,\
-median_s,ci_low_s,ci_high_s,min_s,p95_s,p99_s,gflops,gbps,alloc_s,h2d_s,launch_s,kernel_s,sync_s,d2h_s,speedup_vs_cpu,flags";
+median_s,ci_low_s,ci_high_s,min_s,p95_s,p99_s,gflops,gbps,alloc_s,h2d_s,launch_s,kernel_s,sync_s,d2h_s,speedup_vs_cpu,\
+ceiling_fraction,ceiling,peak_fraction,transfer_fraction,launch_fraction,bottleneck,action,kernel_clock,cache,baseline,flags";
 
 /// All bench records; other kinds have no CSV form and are left out.
 pub fn bench(records: &[Record]) -> String {
@@ -46,6 +47,16 @@ pub fn bench(records: &[Record]) -> String {
             number(p.sync),
             number(p.d2h),
             number(r.speedup_vs_cpu),
+            number(r.analysis.ceiling_fraction),
+            r.analysis.ceiling.clone(),
+            number(r.peak_fraction),
+            number(r.analysis.transfer_fraction),
+            number(r.analysis.launch_fraction),
+            r.analysis.bottleneck.clone(),
+            r.analysis.action.clone(),
+            p.kernel_clock.clone(),
+            r.analysis.cache.clone(),
+            r.analysis.baseline.clone(),
             s.flags.join(" "),
         ];
         let line: Vec<_> = cells.iter().map(|c| quoted(c)).collect();
@@ -65,6 +76,6 @@ mod tests {
     fn cells_with_commas_are_quoted() {
         assert_eq!(super::quoted("m1,n2"), "\"m1,n2\"");
         assert_eq!(super::quoted("a\"b"), "\"a\"\"b\"");
-        assert_eq!(super::HEADER.split(',').count(), 31);
+        assert_eq!(super::HEADER.split(',').count(), 41);
     }
 }

@@ -3,8 +3,11 @@
 use crate::base::record::{BenchRecord, Status};
 use crate::base::units;
 
-/// Column titles of the table for people.
-pub const BENCH_COLUMNS: [&str; 11] = [
+/// Columns of the table for people.
+pub const COLUMNS: usize = 16;
+
+/// Their titles.
+pub const BENCH_COLUMNS: [&str; COLUMNS] = [
     "op",
     "dtype",
     "shape",
@@ -14,15 +17,21 @@ pub const BENCH_COLUMNS: [&str; 11] = [
     "95 % interval",
     "GFLOP/s",
     "GB/s",
+    "of ceiling",
+    "of peak",
+    "transfer",
+    "launch",
     "vs CPU",
+    "bottleneck",
     "phases / remarks",
 ];
 
 /// Cells of the table for people.
-pub fn bench_cells(r: &BenchRecord) -> [String; 11] {
+pub fn bench_cells(r: &BenchRecord) -> [String; COLUMNS] {
     let s = &r.subject;
     let number = |v: Option<f64>| v.map_or("-".to_string(), units::three);
     let time = |v: Option<f64>| v.map_or("-".to_string(), units::seconds);
+    let percent = |v: Option<f64>| v.map_or("-".to_string(), |v| format!("{:.0} %", 100.0 * v));
     let shape = if s.attrs.is_empty() { s.shape_text.clone() } else { format!("{} {}", s.shape_text, attr_text(r)) };
     let device = if r.residency == "resident" { s.device.clone() } else { format!("{} {}", s.device, r.residency) };
     let interval = r.ci_s.map_or("-".to_string(), |c| format!("{} .. {}", units::seconds(c[0]), units::seconds(c[1])));
@@ -37,7 +46,12 @@ pub fn bench_cells(r: &BenchRecord) -> [String; 11] {
         interval,
         number(r.gflops),
         number(r.gbps),
+        percent(r.analysis.ceiling_fraction),
+        percent(r.peak_fraction),
+        percent(r.analysis.transfer_fraction),
+        percent(r.analysis.launch_fraction),
         r.speedup_vs_cpu.map_or("-".to_string(), |v| format!("{}x", units::three(v))),
+        if r.analysis.bottleneck.is_empty() { "-".into() } else { r.analysis.bottleneck.clone() },
         last,
     ]
 }
@@ -60,6 +74,12 @@ fn remarks(r: &BenchRecord) -> String {
     .filter_map(|(name, v)| v.map(|v| format!("{name} {}", units::seconds(v))))
     .collect();
     let mut text = parts.join(", ");
+    if p.kernel_clock == "host" {
+        text.push_str(" (kernel timed by the host)");
+    }
+    if !r.analysis.advice.is_empty() {
+        text.push_str(&format!("; {}", r.analysis.advice));
+    }
     if !r.subject.flags.is_empty() {
         text.push_str(&format!(" [{}]", r.subject.flags.join(", ")));
     }

@@ -6,10 +6,10 @@ use crate::base::record::{BenchRecord, CalibrateRecord, ChangeRecord, StressReco
 use crate::base::regret::RegretRecord;
 use crate::base::{Absence, DeviceInfo, units};
 
-use super::rows::{BENCH_COLUMNS, bench_cells};
+use super::rows::{BENCH_COLUMNS, COLUMNS, bench_cells};
 
 /// Widths of the bench table's columns when rows are printed one by one.
-const WIDTHS: [usize; 11] = [9, 5, 20, 10, 9, 8, 20, 8, 8, 8, 0];
+const WIDTHS: [usize; COLUMNS] = [9, 5, 20, 10, 9, 8, 20, 8, 8, 10, 7, 8, 6, 8, 15, 0];
 
 /// The header of the bench table; rows follow one by one as they are measured.
 pub fn bench_header() -> String {
@@ -21,11 +21,11 @@ pub fn bench_row(r: &BenchRecord) -> String {
     padded(&bench_cells(r))
 }
 
-fn padded(cells: &[String; 11]) -> String {
+fn padded(cells: &[String; COLUMNS]) -> String {
     let mut line = String::new();
     for (i, (cell, width)) in cells.iter().zip(WIDTHS).enumerate() {
         // Numbers are aligned at the right.
-        if (5..10).contains(&i) && i != 6 {
+        if (5..14).contains(&i) && i != 6 {
             line.push_str(&format!("{cell:>width$}  "));
         } else {
             line.push_str(&format!("{cell:<width$}  "));
@@ -34,7 +34,7 @@ fn padded(cells: &[String; 11]) -> String {
     line.trim_end().to_string()
 }
 
-fn table(columns: &[&str]) -> Table {
+pub(super) fn table(columns: &[&str]) -> Table {
     let mut t = Table::new();
     t.load_style(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Dynamic);
     t.set_header(columns.iter().map(|c| Cell::new(*c)));
@@ -215,6 +215,13 @@ pub fn changes(records: &[ChangeRecord], width: Option<u16>) -> String {
     format!("{t}\n{}\n", counts.join(", "))
 }
 
+fn remarks(r: &ChangeRecord) -> String {
+    // Up to here the machine is the same for people; the verdict takes it as it is.
+    let machine = r.machine_ratio.filter(|m| !(0.95..=1.05).contains(m)).map(|m| format!("machine's speed x{m:.2}"));
+    let parts: Vec<String> = machine.into_iter().chain((!r.reason.is_empty()).then(|| r.reason.clone())).collect();
+    parts.join("; ")
+}
+
 /// The keys about which two profiles differ, as a table if there are any, and how many there are of each kind.
 pub fn threshold_changes(records: &[ThresholdRecord], width: Option<u16>) -> (Option<String>, String) {
     let columns = ["op", "dtype", "family", "device", "residency", "threads", "first", "second", "", "remarks"];
@@ -248,13 +255,6 @@ pub fn threshold_changes(records: &[ThresholdRecord], width: Option<u16>) -> (Op
     let words = ["MOVED", "VERDICT", "ALONE", "UNKNOWN", "WITHIN", "SAME"];
     let counts: Vec<String> = words.iter().map(|w| format!("{} {w}", count(w))).collect();
     ((!differ.is_empty()).then(|| t.to_string()), counts.join(", "))
-}
-
-fn remarks(r: &ChangeRecord) -> String {
-    // Up to here the machine is the same for people; the verdict takes it as it is.
-    let machine = r.machine_ratio.filter(|m| !(0.95..=1.05).contains(m)).map(|m| format!("machine's speed x{m:.2}"));
-    let parts: Vec<String> = machine.into_iter().chain((!r.reason.is_empty()).then(|| r.reason.clone())).collect();
-    parts.join("; ")
 }
 
 /// One finished scenario.

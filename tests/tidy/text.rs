@@ -42,8 +42,8 @@ const UNSAFE: &[&str] = &[
     "src/kernel/cpu/simd.rs",
 ];
 
-/// Where files may be read or written. `base/os` reads /proc only; `device/cuda` looks for NVIDIA's libraries and reads
-/// the driver's version.
+/// Where files may be read or written. `engine/record` writes what a program called, from within that program. `base/os`
+/// reads /proc only; `device/cuda` looks for NVIDIA's libraries and reads the driver's version.
 const FILES: &[&str] = &[
     "src/main.rs",
     "src/cli/",
@@ -51,6 +51,7 @@ const FILES: &[&str] = &[
     "src/base/npy.rs",
     "src/base/os.rs",
     "src/engine/cache.rs",
+    "src/engine/record.rs",
     "src/engine/trace.rs",
     "src/jobs/stress/journal.rs",
     "src/jobs/verify/save.rs",

@@ -10,6 +10,7 @@
 pub mod cubin;
 mod driver;
 pub mod libraries;
+mod peaks;
 mod queue;
 
 use std::ffi::{CStr, c_char, c_int};
@@ -233,6 +234,14 @@ fn describe(ordinal: c_int, version: u32) -> Result<(DeviceInfo, Limits)> {
         features,
         libraries,
         unified_memory: integrated,
+        cache_bytes: attribute(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE).ok().map(u64::from).filter(|b| *b > 0),
+        theoretical: peaks::theoretical(&peaks::Figures {
+            compute_capability: cc,
+            units: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+            clock_khz: attribute(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE).unwrap_or(0),
+            memory_khz: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE).unwrap_or(0),
+            bus_bits: attribute(Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH).unwrap_or(0),
+        }),
         notes,
     };
     Ok((info, limits))

@@ -13,7 +13,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::base::{Backend, Clock, Code, DType, DeviceClass, DeviceInfo, Error, Feature, Lang, Result, VirtualClock};
+use crate::base::{
+    Backend, Clock, Code, DType, DeviceClass, DeviceInfo, Error, Feature, Lang, Result, Theoretical, VirtualClock,
+};
 use crate::kernel::{Isa, Param};
 
 use super::cpu::{CpuDevice, Pin};
@@ -109,6 +111,7 @@ pub fn open_spec(spec: Spec, compute: Compute) -> Result<(Arc<dyn Device>, Arc<d
                 host: Arc::clone(&host),
                 busy: Mutex::new(0.0),
                 times: AtomicU64::new(0),
+                cache: Mutex::default(),
                 fixed: Mutex::default(),
             }),
         })
@@ -163,6 +166,13 @@ fn info(spec: &Spec, part: Part, compute: Compute) -> DeviceInfo {
         features,
         libraries: Vec::new(),
         unified_memory: part == Part::Cpu || spec.link_shared,
+        cache_bytes: Some(model.cache_bytes),
+        theoretical: Some(Theoretical {
+            f32_gflops: model.rates.get(&DType::F32).map(|r| r * 1e-9),
+            f64_gflops: model.rates.get(&DType::F64).map(|r| r * 1e-9),
+            memory_gbps: Some(model.bandwidth * 1e-9),
+            source: "the cost model".into(),
+        }),
         notes,
     }
 }
@@ -186,7 +196,43 @@ struct Shared {
     busy: Mutex<f64>,
     /// Number of times charged so far; the counter of the noise.
     times: AtomicU64,
+    /// What the last cache has lost.
+    cache: Mutex<Evicted>,
     fixed: Mutex<HashMap<LaunchKey, Seen>>,
+}
+
+/// Buffers are in the cache, as far as they fit, until a launch that moves twice its size has pushed everything else out.
+#[derive(Default)]
+struct Evicted {
+    /// Number of launches so far, and of the last one that swept the cache.
+    now: u64,
+    swept: u64,
+    /// Launch that last touched a buffer; none: before all launches.
+    touched: HashMap<u64, u64>,
+}
+
+impl Evicted {
+    /// Notes a launch that moves `bytes` through these buffers; the share of their bytes that had been pushed out.
+    fn launch(&mut self, buffers: &[(u64, u64)], bytes: u64, cache: u64) -> f64 {
+        self.now += 1;
+        let out = |id: &u64| self.swept > 0 && self.touched.get(id).is_none_or(|t| *t < self.swept);
+        let (mut lost, mut all) = (0, 0);
+        for (id, bytes) in buffers {
+            all += bytes;
+            lost += if out(id) { *bytes } else { 0 };
+        }
+        if bytes >= cache.saturating_mul(2) {
+            self.swept = self.now;
+        }
+        let now = self.now;
+        self.touched.extend(buffers.iter().map(|(id, _)| (*id, now)));
+        if all == 0 { 0.0 } else { lost as f64 / all as f64 }
+    }
+
+    /// A copy from the host leaves what it wrote in the cache.
+    fn write(&mut self, id: u64) {
+        self.touched.insert(id, self.now);
+    }
 }
 
 /// What identifies a launch: program, buffers with their ranges, scalars.
@@ -447,6 +493,7 @@ impl Queue for SimQueue {
             self.inner.write(&b.inner, offset, data)?;
             b.version.fetch_add(1, Ordering::SeqCst);
         }
+        lock(&self.shared.cache).write(b.id);
         self.blocking(self.shared.model().upload(data.len() as u64));
         Ok(())
     }
@@ -489,12 +536,14 @@ impl Queue for SimQueue {
 
     fn launch(&mut self, launch: &Launch) -> Result<()> {
         let program = launch.program.raw::<SimProgram>(self.serial)?;
+        let mut buffers = Vec::with_capacity(launch.args.len());
         for slice in &launch.args {
             slice.buffer.check(slice.offset, slice.bytes)?;
-            self.buffer(&slice.buffer)?;
+            buffers.push((self.buffer(&slice.buffer)?.id, slice.bytes));
         }
         let model = self.shared.model();
-        let price = model.launch(&launch.cost, program.dtype).ok_or_else(|| {
+        let lost = lock(&self.shared.cache).launch(&buffers, launch.cost.bytes(), model.cache_bytes);
+        let price = model.launch_from(&launch.cost, program.dtype, lost).ok_or_else(|| {
             Error::new(Code::DTypeUnsupported, format!("the simulated machine has no rate for {}", program.dtype))
         })?;
         self.shared.clock.advance(model.submit_s);

@@ -168,6 +168,11 @@ impl Model {
     /// draw the full bandwidth. Both terms never fall when elements and work grow together. `None` if the dtype has no
     /// rate.
     pub fn launch(&self, cost: &Cost, dtype: DType) -> Option<f64> {
+        self.launch_from(cost, dtype, 0.0)
+    }
+
+    /// The same where the cache has lost this share of the operands.
+    pub fn launch_from(&self, cost: &Cost, dtype: DType, lost: f64) -> Option<f64> {
         let rate = *self.rates.get(&dtype)?;
         if let Some(rough) = &self.rough {
             return Some(rough.launch(self, cost, dtype.size(), rate));
@@ -179,8 +184,9 @@ impl Model {
         let units = f64::from(self.units);
         let waves = if self.synchronous { (tiles / units).max(1.0) } else { (tiles / units).ceil() };
         let arithmetic = cost.flops as f64 / rate * (waves * units / tiles);
+        let traffic = self.traffic(bytes) * (1.0 - lost) + bytes as f64 / self.bandwidth * lost;
         let starved = (f64::from(self.bandwidth_units) / tiles).max(1.0);
-        Some(self.launch_s + arithmetic.max(self.traffic(bytes) * starved))
+        Some(self.launch_s + arithmetic.max(traffic * starved))
     }
 
     /// Seconds to move `bytes` at full bandwidth. Up to the cache's size everything hits; from twice its size on nothing

@@ -172,6 +172,8 @@ fn describe(adapter: &wgpu::Adapter, index: usize, uids: &mut Vec<String>) -> De
         features: has,
         libraries: vec![],
         unified_memory: matches!(class, DeviceClass::Software | DeviceClass::Integrated),
+        cache_bytes: None,
+        theoretical: None,
         notes,
     }
 }

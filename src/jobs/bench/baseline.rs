@@ -196,6 +196,7 @@ mod tests {
                 gbps: None,
                 peak_fraction: None,
                 phases_s: Phases::default(),
+                analysis: Default::default(),
                 speedup_vs_cpu: None,
                 speedup_ci: None,
             }

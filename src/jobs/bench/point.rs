@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::base::record::{BenchRecord, Phases, Status, Subject as Row};
+use crate::base::record::{Analysis, BenchRecord, Phases, Status, Subject as Row};
 use crate::base::sink::{Cancel, Sink};
 use crate::base::{
     Attrs, Case, Code, Cost, DType, DeviceClass, DeviceInfo, Error, Exact, Fill, HostTensor, Result, stats,
@@ -14,12 +14,13 @@ use crate::base::{
 use crate::device::Device;
 use crate::device::probe::Rig;
 use crate::engine::{Prepared, Runner};
+use crate::jobs::ceilings::judge;
 use crate::jobs::gross;
 use crate::measure::reference::Reference;
-use crate::measure::{OpSubject, Residency, Series, StopRule, Subject, phases, sample, stop};
+use crate::measure::{Cache, OpSubject, Residency, Series, StopRule, Subject, Sweep, phases, sample, stop};
 use crate::op::{OpDesc, case};
 
-use super::BenchConfig;
+use super::{BenchConfig, judged};
 
 /// A row with what a document leaves out.
 #[derive(Debug, Serialize, Deserialize)]
@@ -43,6 +44,8 @@ pub(super) struct Point {
     pub(super) op: &'static OpDesc,
     pub(super) case: Case,
     pub(super) residency: Residency,
+    /// One call per sample.
+    pub(super) single: bool,
 }
 
 pub(super) struct Bench<'a> {
@@ -68,6 +71,10 @@ struct Entry<'r> {
 /// All points of a configuration, in order; the same in every process.
 pub(super) fn points(cfg: &BenchConfig, sink: &mut dyn Sink) -> Result<Vec<Point>> {
     let mut points = Vec::new();
+    for (op, case, single) in &cfg.cases {
+        let of = |residency: &Residency| Point { op, case: case.clone(), residency: *residency, single: *single };
+        points.extend(cfg.residencies.iter().map(of));
+    }
     for op in &cfg.ops {
         let attrs = case::parse_attrs(op, &cfg.attrs)?;
         let has: Vec<DType> = cfg.dtypes.iter().copied().filter(|d| op.dtypes.contains(d)).collect();
@@ -80,7 +87,7 @@ pub(super) fn points(cfg: &BenchConfig, sink: &mut dyn Sink) -> Result<Vec<Point
         for dtype in dtypes {
             for case in cases(cfg, op, dtype, &attrs)? {
                 for residency in &cfg.residencies {
-                    points.push(Point { op, case: case.clone(), residency: *residency });
+                    points.push(Point { op, case: case.clone(), residency: *residency, single: false });
                 }
             }
         }
@@ -122,6 +129,7 @@ pub(super) fn blank(point: &Point, device: &DeviceInfo, threads: u32) -> BenchRe
         gbps: None,
         peak_fraction: None,
         phases_s: Phases::default(),
+        analysis: Analysis::default(),
         speedup_vs_cpu: None,
         speedup_ci: None,
     }
@@ -197,6 +205,10 @@ impl<'a> Bench<'a> {
         }
         let (measured, known) = self.measure(point, live, &inputs, deadline, cancel)?;
         rows.extend(measured);
+        self.name_baseline(point, &mut rows);
+        let runners = std::iter::once(&self.cpu).chain(&self.devices);
+        let infos: Vec<&DeviceInfo> = runners.map(|r| r.device().info()).collect();
+        judged(point, rows.iter_mut().map(|m| &mut m.row), &infos, &self.cfg.ceilings);
         self.known.extend(known);
         let cpu = &self.cpu.device().info().id;
         let order = |id: &str| {
@@ -211,6 +223,28 @@ impl<'a> Bench<'a> {
             rows.retain(|m| m.row.subject.device != *cpu);
         }
         Ok(rows)
+    }
+
+    /// What the rows are compared with, and whether it is weak.
+    fn name_baseline(&self, point: &Point, rows: &mut [Measured]) {
+        let info = self.cpu.device().info();
+        let cost = (point.op.cost)(&point.case);
+        let cpu = rows.iter().map(|m| &m.row).find(|r| r.subject.device == info.id && r.subject.status == Status::Ok);
+        let (baseline, weak) = match cpu {
+            Some(cpu) => {
+                let facts = judge::facts(cpu, point.op, cost.flops, cost.bytes());
+                let weak = facts.and_then(|f| judge::weak(&f, self.cfg.ceilings.device(&info.uid)));
+                (format!("{}, {}", cpu.subject.variant, info.api), weak)
+            }
+            None => (String::new(), None),
+        };
+        for row in rows.iter_mut().map(|m| &mut m.row) {
+            row.analysis.cache = self.cfg.cache.name().into();
+            row.analysis.baseline.clone_from(&baseline);
+            if let (Some(why), Status::Ok) = (&weak, row.subject.status) {
+                row.subject.flags.push(format!("weak-baseline: {why}"));
+            }
+        }
     }
 
     /// The predicted seconds of one call, if they exceed what the budget can hold (three calls).
@@ -257,10 +291,19 @@ impl<'a> Bench<'a> {
                 Err(e) => rows.push(refused(live.remove(index).row, &e).into()),
             }
         }
+        let sweeps: Vec<Option<Sweep>> = live
+            .iter()
+            .map(|e| (self.cfg.cache == Cache::Cold).then(|| Sweep::new(e.runner)).transpose())
+            .collect::<Result<_>>()?;
         let mut owned = Vec::new();
-        for entry in &live {
+        for (entry, sweep) in live.iter().zip(&sweeps) {
             let Some(prepared) = &entry.prepared else { continue };
-            owned.push(OpSubject::new(entry.runner, prepared, inputs, point.residency, deadline)?);
+            let subject = OpSubject::new(entry.runner, prepared, inputs, point.residency, deadline)?;
+            let subject = if point.single { subject.single() } else { subject };
+            owned.push(match sweep {
+                Some(sweep) => subject.cold(sweep),
+                None => subject,
+            });
         }
         let mut subjects: Vec<&mut dyn Subject> = owned.iter_mut().map(|s| s as &mut dyn Subject).collect();
         let rule = StopRule::with_budget(self.cfg.budget_s * live.len().max(1) as f64);

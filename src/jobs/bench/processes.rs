@@ -9,11 +9,12 @@ use crate::base::record::{BenchRecord, Phases, Status};
 use crate::base::sink::{Cancel, Collect, Progress, Sink};
 use crate::base::{Code, DeviceInfo, Error, Result, Told, stats};
 use crate::device::probe::Rig;
+use crate::jobs::ceilings::judge::Ceilings;
 use crate::jobs::workers::{self, Start, Worker};
 use crate::measure::processes::{median, ratio};
 
 use super::point::{self, Bench, Measured, Point};
-use super::{BenchConfig, BenchSummary};
+use super::{BenchConfig, BenchSummary, judged};
 
 /// A worker's answer to the number of a point, one line of JSON.
 #[derive(Debug, Serialize, Deserialize)]
@@ -60,7 +61,7 @@ pub fn run(
 ) -> Result<BenchSummary> {
     let points = point::points(cfg, sink)?;
     let all: Vec<(usize, &Point)> = points.iter().enumerate().collect();
-    run_some(&all, start, infos, sink, cancel)
+    run_some(&all, start, (infos, &cfg.ceilings), sink, cancel)
 }
 
 /// Measures the points of these rows once more, in fresh processes.
@@ -82,7 +83,7 @@ pub fn again(
         })
     };
     let some: Vec<(usize, &Point)> = points.iter().enumerate().filter(|(_, p)| asked(p)).collect();
-    run_some(&some, start, infos, &mut sink, cancel)?;
+    run_some(&some, start, (infos, &cfg.ceilings), &mut sink, cancel)?;
     Ok(super::baseline::rows(&sink.records).cloned().collect())
 }
 
@@ -91,11 +92,18 @@ pub fn again(
 fn run_some(
     points: &[(usize, &Point)],
     start: &Start,
-    infos: &[DeviceInfo],
+    known: (&[DeviceInfo], &Ceilings),
     sink: &mut dyn Sink,
     cancel: &Cancel,
 ) -> Result<BenchSummary> {
     let processes = start.processes.max(1);
+    let (infos, ceilings) = known;
+    let seen: Vec<&DeviceInfo> = infos.iter().collect();
+    let hand_out = |passes: Passes, point: &Point, summary: &mut BenchSummary, sink: &mut dyn Sink| {
+        let mut rows = passes.rows(point, infos);
+        judged(point, rows.iter_mut(), &seen, ceilings);
+        summary.hand_out(rows, sink);
+    };
     let mut summary = BenchSummary::default();
     let mut measured: Vec<Passes> = points.iter().map(|_| Passes::default()).collect();
     'all: for number in 0..processes {
@@ -121,13 +129,13 @@ fn run_some(
                 }
             }
             if number + 1 == processes {
-                summary.hand_out(std::mem::take(passes).rows(point, infos), sink);
+                hand_out(std::mem::take(passes), point, &mut summary, sink);
             }
         }
     }
     // What was finished before an interruption is kept and handed out.
     for ((_, point), passes) in points.iter().zip(measured) {
-        summary.hand_out(passes.rows(point, infos), sink);
+        hand_out(passes, point, &mut summary, sink);
     }
     Ok(summary)
 }
@@ -250,6 +258,7 @@ fn one(measured: Vec<Measured>) -> Option<BenchRecord> {
         kernel: phase(|p| p.kernel),
         sync: phase(|p| p.sync),
         d2h: phase(|p| p.d2h),
+        kernel_clock: row.phases_s.kernel_clock,
     };
     Some(row)
 }

@@ -8,6 +8,7 @@ pub mod decide;
 mod earlier;
 mod look;
 mod machine;
+mod own;
 pub mod regret;
 mod shapes;
 mod smoke;
@@ -35,6 +36,8 @@ use smoke::Trust;
 use sweep::{Sweep, Swept};
 
 pub use look::worker;
+pub use own::{Own, measure};
+pub(in crate::jobs) use smoke::gross_error;
 
 const INTERRUPTED: &str = "interrupted before this key was known";
 
@@ -113,8 +116,7 @@ pub fn run(cfg: &CalibrateConfig, rig: &Rig, sink: &mut dyn Sink, cancel: &Cance
 pub fn run_in(cfg: &CalibrateConfig, rigs: &[&Rig], sink: &mut dyn Sink, cancel: &Cancel) -> Result<Calibrated> {
     let Some(first) = rigs.first() else { return Err(Error::new(Code::BadArgument, "no rig to calibrate")) };
     let mut here = Here::new(rigs, cfg.cpu_variant.as_deref());
-    let note = (rigs.len() == 1).then_some("measured in one process: another one may find other times");
-    run_with(cfg, first, &mut here, note, false, sink, cancel)
+    run_with(cfg, first, &mut here, How::here(&[], rigs), sink, cancel)
 }
 
 /// A study of simulated machines that were opened for timing only: as [`run_in`], but nothing is computed and nothing
@@ -122,7 +124,33 @@ pub fn run_in(cfg: &CalibrateConfig, rigs: &[&Rig], sink: &mut dyn Sink, cancel:
 pub fn study_in(cfg: &CalibrateConfig, rigs: &[&Rig], sink: &mut dyn Sink, cancel: &Cancel) -> Result<Calibrated> {
     let Some(first) = rigs.first() else { return Err(Error::new(Code::BadArgument, "no rig to calibrate")) };
     let mut here = Here::new(rigs, cfg.cpu_variant.as_deref());
-    run_with(cfg, first, &mut here, None, true, sink, cancel)
+    run_with(cfg, first, &mut here, How { study: true, ..How::default() }, sink, cancel)
+}
+
+/// The same for these keys alone, in this order, whatever ops and dtypes the configuration names.
+pub(super) fn run_keys_in(
+    cfg: &CalibrateConfig,
+    keys: &[Wanted],
+    rigs: &[&Rig],
+    sink: &mut dyn Sink,
+    cancel: &Cancel,
+) -> Result<Calibrated> {
+    let Some(first) = rigs.first() else { return Err(Error::new(Code::BadArgument, "no rig to calibrate")) };
+    let mut here = Here::new(rigs, cfg.cpu_variant.as_deref());
+    run_with(cfg, first, &mut here, How::here(keys, rigs), sink, cancel)
+}
+
+/// The same in fresh processes.
+pub(super) fn run_keys_workers(
+    cfg: &CalibrateConfig,
+    keys: &[Wanted],
+    rig: &Rig,
+    start: &Start,
+    sink: &mut dyn Sink,
+    cancel: &Cancel,
+) -> Result<Calibrated> {
+    let mut crew = Crew::new(start, rig.cpu.clock());
+    run_with(cfg, rig, &mut crew, How { keys, ..How::default() }, sink, cancel)
 }
 
 /// The same in fresh processes, which `start` says how to start; [`worker`] is what they run. `rig` holds the same devices.
@@ -134,15 +162,32 @@ pub fn run_workers(
     cancel: &Cancel,
 ) -> Result<Calibrated> {
     let mut crew = Crew::new(start, rig.cpu.clock());
-    run_with(cfg, rig, &mut crew, None, false, sink, cancel)
+    run_with(cfg, rig, &mut crew, How::default(), sink, cancel)
+}
+
+/// How a calibration differs from the usual one.
+#[derive(Default)]
+struct How<'a> {
+    /// The keys, in order; empty: those that the configuration names.
+    keys: &'a [Wanted],
+    /// A remark for the profile.
+    note: Option<&'static str>,
+    /// Devices that compute nothing take part, and only they.
+    study: bool,
+}
+
+impl<'a> How<'a> {
+    /// In this program.
+    fn here(keys: &'a [Wanted], rigs: &[&Rig]) -> Self {
+        How { keys, note: (rigs.len() == 1).then_some(ONE_PROCESS), study: false }
+    }
 }
 
 fn run_with(
     cfg: &CalibrateConfig,
     rig: &Rig,
     looker: &mut dyn Looker,
-    note: Option<&str>,
-    study: bool,
+    how: How<'_>,
     sink: &mut dyn Sink,
     cancel: &Cancel,
 ) -> Result<Calibrated> {
@@ -157,16 +202,16 @@ fn run_with(
     {
         return Err(Error::new(Code::BadArgument, format!("sizes {low} to {high}: expected 1 <= smallest <= largest")));
     }
-    let mut job = Job::new(cfg, rig, study)?;
+    let mut job = Job::new(cfg, rig, how.study)?;
     let devices = job.devices(sink);
     if let Some(earlier) = &cfg.earlier {
         let infos: Vec<_> = devices.iter().map(|d| d.device().info()).collect();
         earlier::fits(earlier, &job.profile, &infos)?;
     }
     if !devices.is_empty() {
-        job.profile.notes.extend(note.map(str::to_string));
+        job.profile.notes.extend(how.note.map(str::to_string));
     }
-    let groups = job.groups(&devices);
+    let groups = if how.keys.is_empty() { job.groups(&devices) } else { groups_of(how.keys, &devices) };
     let clock = rig.cpu.clock();
     let end = clock.now() + cfg.budget.as_secs_f64();
     for device in &devices {
@@ -217,6 +262,24 @@ pub fn joined(parts: Vec<Calibrated>) -> Result<Calibrated> {
         all.complete &= part.complete;
     }
     Ok(all)
+}
+
+const ONE_PROCESS: &str = "measured in one process: another one may find other times";
+
+/// An op, dtype and family to calibrate on every device.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted {
+    pub(super) op: &'static OpDesc,
+    pub(super) dtype: DType,
+    pub(super) family: &'static Family,
+}
+
+fn groups_of<'d>(keys: &[Wanted], devices: &'d [Runner]) -> Vec<Group<'d>> {
+    let of = |k: &Wanted| {
+        let k = *k;
+        devices.iter().map(move |runner| Group { op: k.op, dtype: k.dtype, family: k.family, runner })
+    };
+    keys.iter().flat_map(of).collect()
 }
 
 /// One op, dtype and family on one device; its keys differ by residency only.
@@ -323,7 +386,8 @@ impl<'a> Job<'a> {
 
     fn groups<'d>(&self, devices: &'d [Runner]) -> Vec<Group<'d>> {
         let mut groups = Vec::new();
-        let mut ops: Vec<_> = self.cfg.ops.iter().filter(|op| !matches!(op.unit, Unit::Bytes | Unit::Calls)).collect();
+        let mut ops: Vec<_> =
+            self.cfg.ops.iter().filter(|op| !matches!(op.unit, Unit::Bytes | Unit::Calls | Unit::Flops)).collect();
         // The more arithmetic for each byte, the more a device gains, and the more is lost if the budget ends before.
         ops.sort_by(|a, b| intensity(b).total_cmp(&intensity(a)));
         for op in ops {

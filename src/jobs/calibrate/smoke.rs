@@ -83,7 +83,7 @@ fn within(got: Exact, want: Exact, allowed: f64) -> bool {
 
 /// Compares a measured run's outputs with the CPU's at evenly spread elements, for gross errors only: skipped work,
 /// shifted or stale data ([`gross::slack`]).
-pub(super) fn gross_error(c: &Case, got: &[HostTensor], want: &[HostTensor]) -> Option<String> {
+pub(in crate::jobs) fn gross_error(c: &Case, got: &[HostTensor], want: &[HostTensor]) -> Option<String> {
     // Odd, so that neither the even nor the odd elements are left out, nor any lane of a power of two.
     let probes = |w: &HostTensor| (0..w.len()).step_by((w.len() / PROBES).max(1) as usize | 1);
     let largest: Vec<f64> = want.iter().map(|w| gross::largest(w, probes(w))).collect();

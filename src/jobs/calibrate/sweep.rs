@@ -282,7 +282,7 @@ impl Running<'_, '_> {
             samples.extend(pairs.iter().enumerate().map(|(process, pair)| sample(&case, process, pair)));
         }
         samples.extend(self.others.iter().map(|(case, process, pairs)| sample(case, *process, &pairs[which])));
-        Ok(fit(&samples, self.sweep.residencies[which] == Residency::Always))
+        Ok(fit(&samples, self.sweep.residencies[which] != Residency::Resident))
     }
 
     /// A size of the sweep in one process; what is timed is kept.

@@ -18,6 +18,7 @@ pub mod moments;
 pub mod movement;
 pub mod norm;
 pub mod number;
+pub mod peak;
 pub mod pool;
 pub mod reduce;
 pub mod simd;

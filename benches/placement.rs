@@ -1,0 +1,174 @@
+//! What placing a call costs: `cargo bench --bench placement`.
+//!
+//! First the choice alone: 10,000 keys of the op table in random order, a thousand a batch. Then one op on the CPU, three ways
+//! in turns: the kernel called directly, through a route that was made once, and by name with fresh results.
+
+#![allow(clippy::print_stdout, reason = "a benchmark prints its table")]
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use gpuctl::base::record::CalibratePoint;
+use gpuctl::base::rng::Philox;
+use gpuctl::base::sink::Cancel;
+use gpuctl::base::{Attrs, Clock, Cost, DType, Env, Features, Fill, HostTensor, MOST_DIMS, RealClock, Result, stats};
+use gpuctl::engine::{Engine, Route};
+use gpuctl::kernel::cpu::Call as NativeCall;
+use gpuctl::kernel::{self, Body, CpuCtx, Isa, NativeArgs, NativeFn};
+use gpuctl::measure::{StopRule, Subject, sample};
+use gpuctl::op::{self, Unit};
+use gpuctl::profile::{Call, Chooser, Entry, Kind, Operands, Place, Policy, Profile, ProfileDevice, Verdict};
+
+const UID: &str = "GPU-00000000-0000-0000-0000-000000000000";
+
+/// 10,000 keys by op, dtype, family, residency and threads.
+fn profile() -> Profile {
+    let mut p = Profile::new(Kind::Calibrated, "synthetic");
+    p.devices.push(ProfileDevice { uid: UID.into(), backend: "cuda".into(), ..ProfileDevice::default() });
+    let point = |size| CalibratePoint { size, cpu_s: 1e-6, gpu_s: 1e-6, ratio_ci: [0.9, 1.1], pairs: 5 };
+    for threads in 1..=64 {
+        for o in op::all().filter(|o| !matches!(o.unit, Unit::Bytes | Unit::Calls)) {
+            for (dtype, family) in o.dtypes.iter().flat_map(|d| o.families.iter().map(move |f| (d, f))) {
+                p.entries.extend(["always", "resident"].map(|residency| Entry {
+                    op: o.name.into(),
+                    dtype: dtype.name().into(),
+                    family: family.name.into(),
+                    device: UID.into(),
+                    residency: residency.into(),
+                    threads,
+                    cpu_variant: "auto".into(),
+                    verdict: Verdict::Crossing,
+                    unit: o.unit.name().into(),
+                    crossing: Some(100),
+                    threshold: Some(100),
+                    n: 2,
+                    verify: "ok".into(),
+                    points: vec![point(1), point(1000)],
+                    ..Entry::default()
+                }));
+            }
+        }
+    }
+    p.entries.truncate(10_000);
+    p
+}
+
+fn choosing() -> Result<()> {
+    let p = profile();
+    let chooser = Chooser::new(p.clone());
+    // A program's calls name ops and families by the table's own words.
+    let call = |(i, e): (usize, &'_ Entry)| -> Result<Call<'static>> {
+        let o = op::find(&e.op)?;
+        Ok(Call {
+            op: o.name,
+            dtype: e.dtype.parse()?,
+            family: o.families.iter().map(|f| f.name).find(|f| *f == e.family),
+            unit: o.unit.name(),
+            features: Features {
+                work: if i % 2 == 0 { 10 } else { 1 << 60 },
+                cost: Cost::default(),
+                dims: [1; MOST_DIMS],
+            },
+            operands: if e.residency == "always" { Operands::Host } else { Operands::Device(UID) },
+            threads: e.threads,
+            cpu_variant: "auto",
+        })
+    };
+    let mut calls = p.entries.iter().enumerate().map(call).collect::<Result<Vec<Call<'_>>>>()?;
+    let rng = Philox::new(1);
+    let (mut batches, mut gpu) = (Vec::new(), 0u64);
+    for round in 0..40 {
+        for i in (1..calls.len()).rev() {
+            calls.swap(i, rng.u64(round, i as u64) as usize % (i + 1));
+        }
+        for batch in calls.chunks_exact(1000) {
+            let begin = Instant::now();
+            for c in batch {
+                gpu += u64::from(chooser.choose(Policy::Automatic, c).place == Place::Gpu);
+            }
+            // The first round warms up.
+            if round > 0 {
+                batches.push(begin.elapsed().as_secs_f64() * 1e9 / 1000.0);
+            }
+        }
+    }
+    let sorted = stats::sorted(&batches);
+    let mean = batches.iter().sum::<f64>() / batches.len() as f64;
+    println!("choose(): {} keys, {} batches of 1,000, {gpu} for the device", calls.len(), batches.len());
+    println!(
+        "mean {mean:.1} ns, least {:.1} ns, median {:.1} ns, p99 of batches {:.1} ns\n",
+        stats::quantile(&sorted, 0.0),
+        stats::quantile(&sorted, 0.5),
+        stats::quantile(&sorted, 0.99)
+    );
+    Ok(())
+}
+
+/// Something called many times on the real clock.
+struct Timed<'a>(Box<dyn FnMut() -> Result<()> + 'a>, Arc<RealClock>);
+
+impl Subject for Timed<'_> {
+    fn run(&mut self, calls: u64) -> Result<()> {
+        (0..calls).try_for_each(|_| (self.0)())
+    }
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.1.clone()
+    }
+}
+
+/// The kernel that the engine would choose.
+fn kernel(op: &str, n: u64, engine: &Engine) -> Result<(NativeFn, NativeCall)> {
+    let op = op::find(op)?;
+    let case = op.case(DType::F32, &[n], Attrs::new(), Fill::Uniform)?;
+    let choice = kernel::choose(op.kernels, &case, &engine.device_info("cpu")?, None)?;
+    let step = &choice.plan.steps[0];
+    let Body::Native(run) = choice.kernel.body else { unreachable!("the CPU's kernels are native") };
+    Ok((run, NativeCall { dtype: step.dtype, params: step.params.clone() }))
+}
+
+fn overhead() -> Result<()> {
+    let engine = Engine::builder().env(Env::default()).threads(1).profile("preset:always-cpu").build()?;
+    let clock = Arc::new(RealClock::new());
+    println!("| op | elements | kernel alone | route adds | of it | by name adds | of it |");
+    println!("| --- | ---: | ---: | ---: | ---: | ---: | ---: |");
+    for op in ["relu", "exp"] {
+        for n in [1u64, 1_000, 10_000, 100_000, 1_000_000] {
+            let x = HostTensor::from_slice(&vec![0.5f32; n as usize], &[n])?;
+            let attrs = Attrs::new();
+            let (run, call) = kernel(op, n, &engine)?;
+            let mut y = HostTensor::zeros(DType::F32, &[n])?;
+            let ctx = CpuCtx { threads: 1, isa: Isa::detect(), pool: None };
+            let direct = || {
+                let mut args = NativeArgs { ins: vec![x.bytes()], outs: vec![y.bytes_mut()] };
+                run(&ctx, &mut args, &call)
+            };
+            let route: Route<'_> = engine.route(op, &[&x], &attrs)?;
+            let mut z = route.outputs()?;
+            let routed = || route.run_into(&[&x], &mut z).map(|_| ());
+            let named = || engine.run(op, &[&x], &attrs).map(|_| ());
+            let mut ways = [Box::new(direct) as Box<dyn FnMut() -> Result<()>>, Box::new(routed), Box::new(named)]
+                .map(|f| Timed(f, clock.clone()));
+            let [a, b, c] = &mut ways;
+            let rule = StopRule { min_samples: 300, max_samples: 300, spread: 0.0, soft_s: 10.0, budget_s: 10.0 };
+            let series = sample(&mut [a, b, c], &rule, &Cancel::new())?;
+            // Pairs of the same round: what the machine does to both drops out.
+            let adds = |i: usize| {
+                let d: Vec<f64> = series[i].samples.iter().zip(&series[0].samples).map(|(a, b)| a - b).collect();
+                let [low, high] = stats::median_ci(&stats::sorted(&d));
+                (stats::median(&d) * 1e9, low * 1e9, high * 1e9)
+            };
+            let base = series[0].median() * 1e9;
+            let cells = [1, 2].map(|i| {
+                let (median, low, high) = adds(i);
+                format!("{median:.0} ns ({low:.0} to {high:.0}) | {:.2} %", 100.0 * median / base)
+            });
+            println!("| {op} | {n} | {base:.0} ns | {} |", cells.join(" | "));
+        }
+    }
+    Ok(())
+}
+
+fn main() -> Result<()> {
+    choosing()?;
+    overhead()
+}

@@ -1,0 +1,184 @@
+//! Settings of an engine: its profile, devices and threads.
+
+use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, OnceLock, RwLock};
+
+use crate::base::{Env, Result};
+use crate::device::Device;
+use crate::device::cpu::{CpuDevice, Pin};
+use crate::device::probe::{self, CpuConfig, Select};
+use crate::kernel::Isa;
+use crate::profile::file::{self, Loaded};
+use crate::profile::{Chooser, Profile, Source};
+
+use super::place::Places;
+use super::record::Recorder;
+use super::{Counts, Engine, Placement, Runner};
+
+/// Where the profile comes from.
+#[derive(Clone, Debug, Default)]
+enum From {
+    /// Environment, user's file, always-cpu.
+    #[default]
+    Search,
+    /// A preset or a file.
+    Spec(String),
+    /// A value.
+    Given(Box<Profile>),
+}
+
+/// Settings of an [`Engine`].
+#[derive(Clone, Default)]
+pub struct EngineBuilder {
+    profile: From,
+    select: Option<Select>,
+    threads: usize,
+    env: Option<Env>,
+    placement: Placement,
+    cpu_variant: Option<String>,
+    devices: Vec<Arc<dyn Device>>,
+    record: Option<PathBuf>,
+    strict: bool,
+}
+
+impl std::fmt::Debug for EngineBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "EngineBuilder({:?}, {:?}, {} threads)", self.profile, self.placement, self.threads)
+    }
+}
+
+impl EngineBuilder {
+    /// A profile by `preset:NAME`, a preset's bare name, or a file.
+    pub fn profile(mut self, spec: impl Into<String>) -> Self {
+        self.profile = From::Spec(spec.into());
+        self
+    }
+    /// A profile as a value.
+    pub fn profile_value(mut self, profile: Profile) -> Self {
+        self.profile = From::Given(Box::new(profile));
+        self
+    }
+    /// Restricts the GPUs that may be used. The default: those that the profile measured, and real GPUs for presets.
+    pub fn devices(mut self, select: Select) -> Self {
+        self.select = Some(select);
+        self
+    }
+    /// Adds an opened device, found before all others.
+    pub fn device(mut self, device: Arc<dyn Device>) -> Self {
+        self.devices.push(device);
+        self
+    }
+    /// Threads of the CPU; 0 (the default): all that the process may use.
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = threads;
+        self
+    }
+    /// Environment to use instead of the process's.
+    pub fn env(mut self, env: Env) -> Self {
+        self.env = Some(env);
+        self
+    }
+    /// Who decides where calls run.
+    pub fn placement(mut self, placement: Placement) -> Self {
+        self.placement = placement;
+        self
+    }
+    /// The CPU's kernel variant, e.g. `naive`; profiles made against another one then say nothing.
+    pub fn cpu_variant(mut self, variant: impl Into<String>) -> Self {
+        self.cpu_variant = Some(variant.into());
+        self
+    }
+    /// Records all calls in this file, as `GPUCTL_RECORD` does ([`record`]).
+    pub fn record(mut self, file: impl Into<PathBuf>) -> Self {
+        self.record = Some(file.into());
+        self
+    }
+    /// Errors of a GPU are returned instead of running the call on the CPU.
+    pub fn no_fallback(mut self) -> Self {
+        self.strict = true;
+        self
+    }
+
+    /// Loads the profile and starts the CPU's threads. Opens no driver unless the placement forces one.
+    ///
+    /// Errors: those of loading the profile, `BadArgument` for a wrong variable, `DeviceMissing` or `DeviceDisabled` for a
+    /// forced or simulated device that is not there.
+    pub fn build(self) -> Result<Engine> {
+        let env = self.env.map_or_else(Env::read, Ok)?;
+        let loaded = search(self.profile, &env)?;
+        for warning in &loaded.warnings {
+            log::warn!("profile {}: {warning}", loaded.source);
+        }
+        let isa = env.cpu_isa.as_deref().map_or_else(|| Ok(Isa::detect()), Isa::capped)?;
+        let mut devices = self.devices;
+        let select = self.select.unwrap_or(Select::Default);
+        let mut cpu: Arc<dyn Device> = Arc::new(CpuDevice::new(self.threads, isa, Pin::Free)?);
+        if let Some(names) = simulated(&select, &self.placement) {
+            // A simulated device brings the CPU that it may be compared with.
+            let config = CpuConfig { threads: self.threads, pin: Pin::Free };
+            let rig = probe::open(&Select::Named(names), &env, config)?;
+            devices.extend(rig.devices);
+            cpu = rig.cpu;
+        }
+        // As calibrate writes it: the last part of the CPU's api text, `THREADS threads, ISA`.
+        let isa = cpu.info().api.rsplit(", ").next().unwrap_or_default();
+        let other_host = loaded.profile.other_host(&cpu.info().name, isa);
+        let recorder = self.record.as_ref().or(env.record.as_ref()).map(|file| Recorder::open(file));
+        let places = Places {
+            chooser: Chooser::new(loaded.profile),
+            placement: self.placement,
+            select,
+            env,
+            cpu: Runner::new(cpu),
+            cpu_variant: self.cpu_variant,
+            other_host,
+            given: Mutex::new(devices),
+            pool: OnceLock::new(),
+            dropped: AtomicU64::new(0),
+        };
+        places.check_forced()?;
+        Ok(Engine {
+            places,
+            source: loaded.source,
+            strict: self.strict,
+            plans: RwLock::default(),
+            told: Mutex::default(),
+            counts: Counts::default(),
+            recorder,
+        })
+    }
+}
+
+/// Names of simulated devices in a selection or placement.
+fn simulated(select: &Select, placement: &Placement) -> Option<Vec<String>> {
+    let mut names: Vec<String> = Vec::new();
+    if let Select::Named(n) = select {
+        names.extend(n.iter().filter(|n| n.starts_with("sim:")).cloned());
+    }
+    if let Placement::ForceGpu(n) = placement
+        && n.starts_with("sim:")
+        && !names.contains(n)
+    {
+        names.push(n.clone());
+    }
+    (!names.is_empty()).then_some(names)
+}
+
+/// The profile by the order of search: argument, `GPUCTL_PROFILE`, `profile.toml` in the user's configuration, always-cpu.
+fn search(from: From, env: &Env) -> Result<Loaded> {
+    match from {
+        From::Spec(spec) => file::load(&spec),
+        From::Given(profile) => {
+            file::validate(&profile)?;
+            Ok(Loaded { profile: *profile, source: Source::Embedded, warnings: Vec::new() })
+        }
+        From::Search => {
+            if let Some(spec) = &env.profile {
+                return file::load(spec);
+            }
+            let own = env.config_dir.as_ref().map(|dir| dir.join("profile.toml")).filter(|p| p.exists());
+            file::load_source(own.map_or(Source::Embedded, Source::File))
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! The probe of arithmetic.
+
+use crate::base::{DType, Result};
+
+use super::math::Real;
+use super::simd::{Job, Style, Textbook, dispatch};
+use super::{Call, CpuCtx, NativeArgs};
+
+/// Bytes of a chain: the widest vector.
+const VECTOR: usize = 64;
+/// Chains that do not wait for each other: two units of four cycles take eight; two more hide what the loop costs.
+const CHAINS: usize = 10;
+
+/// y = x after the steps.
+struct Chains<'a, R> {
+    x: &'a [R],
+    y: &'a mut [R],
+    steps: usize,
+    factor: R,
+    term: R,
+}
+
+impl<R: Real> Job for Chains<'_, R> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Style>(self) {
+        // The number of lanes must be known where the loops are compiled.
+        if size_of::<R>() == 8 {
+            self.lanes::<S, { VECTOR / 8 }>();
+        } else {
+            self.lanes::<S, { VECTOR / 4 }>();
+        }
+    }
+}
+
+impl<R: Real> Chains<'_, R> {
+    #[inline(always)]
+    fn lanes<S: Style, const LANES: usize>(self) {
+        let (steps, factor, term) = (self.steps, self.factor, self.term);
+        for (y, x) in self.y.chunks_mut(CHAINS * LANES).zip(self.x.chunks(CHAINS * LANES)) {
+            let mut v = [[R::of(0.0); LANES]; CHAINS];
+            for (v, x) in v.as_flattened_mut().iter_mut().zip(x) {
+                *v = *x;
+            }
+            for _ in 0..steps {
+                for chain in &mut v {
+                    for lane in chain {
+                        *lane = lane.fma::<S>(factor, term);
+                    }
+                }
+            }
+            for (y, v) in y.iter_mut().zip(v.as_flattened()) {
+                *y = *v;
+            }
+        }
+    }
+}
+
+/// y = x after `steps` steps x = x·factor + term. Params: n, steps, factor, term. Dtypes: f32, f64.
+pub fn fma(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
+    match call.dtype {
+        DType::F32 => chains::<f32>(ctx, args, call),
+        DType::F64 => chains::<f64>(ctx, args, call),
+        _ => Err(call.no_dtype()),
+    }
+}
+
+fn chains<R: Real>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
+    let (n, steps) = (call.size(0), call.size(1));
+    let (factor, term) = (R::of(call.scalar(2)), R::of(call.scalar(3)));
+    let (x, y) = (args.input::<R>(0, n)?, args.output::<R>(0, n)?);
+    // What a thread is worth is decided by the work, not by the bytes.
+    let parts = ctx.parts_for_bytes(n.saturating_mul(steps));
+    ctx.split(y, CpuCtx::chunk(n, parts, CHAINS * VECTOR), |at, y| {
+        dispatch(ctx.isa, Chains { x: &x[at..at + y.len()], y, steps, factor, term });
+    });
+    Ok(())
+}
+
+/// The same on one thread, one element after the other.
+pub fn fma_naive(_: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
+    match call.dtype {
+        DType::F32 => naive::<f32>(args, call),
+        DType::F64 => naive::<f64>(args, call),
+        _ => Err(call.no_dtype()),
+    }
+}
+
+fn naive<R: Real>(args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
+    let n = call.size(0);
+    let (factor, term) = (R::of(call.scalar(2)), R::of(call.scalar(3)));
+    let (x, y) = (args.input::<R>(0, n)?, args.output::<R>(0, n)?);
+    for (y, x) in y.iter_mut().zip(x) {
+        *y = (0..call.size(1)).fold(*x, |v, _| v.fma::<Textbook>(factor, term));
+    }
+    Ok(())
+}

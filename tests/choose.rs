@@ -1,0 +1,469 @@
+//! Placing calls by a profile: policies, the index against the plain scan, and what a choice costs.
+
+#![allow(clippy::print_stdout, reason = "a test tells what it skipped and found")]
+#![allow(unsafe_code, reason = "an allocator that counts")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::hint::black_box;
+use std::process::Command;
+
+use gpuctl::base::record::CalibratePoint;
+use gpuctl::base::rng::Philox;
+use gpuctl::base::{Cost, DType, Features, MOST_DIMS};
+use gpuctl::op;
+use gpuctl::profile::model::{Curve, Side};
+use gpuctl::profile::{
+    ANY, Call, Chooser, Entry, Key, Kind, Operands, Place, Policy, Profile, ProfileDevice, Reason, Rule, Transfer,
+    Verdict, load,
+};
+
+thread_local!(static ALLOCATIONS: Cell<u64> = const { Cell::new(0) });
+
+struct Counting;
+
+// SAFETY: every call goes to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    // SAFETY: as the trait demands of the caller.
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let _ = ALLOCATIONS.try_with(|n| n.set(n.get() + 1));
+        // SAFETY: the caller's layout.
+        unsafe { System.alloc(layout) }
+    }
+    // SAFETY: as the trait demands of the caller.
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: allocated above with this layout.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+fn allocations(f: impl FnOnce()) -> u64 {
+    let before = ALLOCATIONS.get();
+    f();
+    ALLOCATIONS.get() - before
+}
+
+fn device(uid: &str) -> ProfileDevice {
+    ProfileDevice { id: uid.into(), uid: uid.into(), backend: "cuda".into(), ..ProfileDevice::default() }
+}
+
+/// Times that grow with the size; the device wins from `threshold` elements on.
+fn entry(uid: &str, residency: &str, threshold: u64, device_ns: f64) -> Entry {
+    let point = |size: u64| CalibratePoint {
+        size,
+        cpu_s: size as f64 * 1e-9,
+        gpu_s: size as f64 * device_ns * 1e-9,
+        ratio_ci: [0.9, 1.1],
+        pairs: 5,
+    };
+    Entry {
+        op: "exp".into(),
+        dtype: "f32".into(),
+        family: "all".into(),
+        device: uid.into(),
+        residency: residency.into(),
+        threads: 8,
+        cpu_variant: "auto".into(),
+        verdict: Verdict::Crossing,
+        unit: "elements".into(),
+        crossing: Some(threshold),
+        threshold: Some(threshold),
+        n: 2,
+        verify: "ok".into(),
+        points: vec![point(10), point(100_000)],
+        ..Entry::default()
+    }
+}
+
+fn profile(devices: &[&str], entries: Vec<Entry>) -> Profile {
+    let mut p = Profile::new(Kind::Calibrated, "synthetic");
+    p.devices = devices.iter().map(|d| device(d)).collect();
+    p.entries = entries;
+    p
+}
+
+fn exp(n: u64, operands: Operands<'_>) -> Call<'_> {
+    let mut dims = [0; MOST_DIMS];
+    dims[0] = n;
+    let cost = Cost { flops: n, read: 4 * n, written: 4 * n };
+    Call {
+        op: "exp",
+        dtype: DType::F32,
+        family: Some("all"),
+        unit: "elements",
+        features: Features { work: u128::from(n), cost, dims },
+        operands,
+        threads: 8,
+        cpu_variant: "auto",
+    }
+}
+
+/// Device uid (or "cpu") and reason, by the scan and by the index.
+fn chosen(p: &Profile, policy: Policy, call: &Call<'_>) -> (String, Reason) {
+    let placed = p.choose(policy, call);
+    let chooser = Chooser::new(p.clone());
+    assert_eq!(chooser.choose(policy, call), placed, "the index answers otherwise: {policy:?} {call:?}");
+    assert_eq!(placed.place == Place::Gpu, placed.device.is_some(), "{placed:?}");
+    (placed.device.map_or("cpu".into(), |d| d.uid.clone()), placed.why)
+}
+
+fn is(answer: (String, Reason), device: &str, why: Reason) {
+    assert_eq!((answer.0.as_str(), answer.1), (device, why));
+}
+
+#[test]
+fn automatic_goes_by_where_the_operands_are() {
+    let p = profile(&["a"], vec![entry("a", "always", 1000, 0.5), entry("a", "resident", 100, 0.1)]);
+    let auto = |n, operands| chosen(&p, Policy::Automatic, &exp(n, operands));
+    is(auto(999, Operands::Host), "cpu", Reason::BelowThreshold);
+    is(auto(1000, Operands::Host), "a", Reason::ReachesThreshold);
+    is(auto(99, Operands::Device("a")), "cpu", Reason::BelowThreshold);
+    is(auto(100, Operands::Device("a")), "a", Reason::ReachesThreshold);
+    is(auto(1 << 40, Operands::Device("gone")), "cpu", Reason::NoDevice);
+    let outside = Call { family: None, ..exp(1 << 40, Operands::Host) };
+    is(chosen(&p, Policy::Automatic, &outside), "cpu", Reason::NoFamily);
+}
+
+#[test]
+fn the_cheapest_of_several_devices() {
+    let uids = ["a", "b", "c", "d"];
+    let speeds = [0.5, 0.2, 0.4, 0.1];
+    let entries = uids.iter().zip(speeds).map(|(d, s)| entry(d, "always", 1000, s)).collect();
+    let mut p = profile(&uids, entries);
+    // The fastest one crosses late: it takes part from there on.
+    p.entries[3].threshold = Some(50_000);
+    is(chosen(&p, Policy::Automatic, &exp(2000, Operands::Host)), "b", Reason::ReachesThreshold);
+    is(chosen(&p, Policy::Automatic, &exp(50_000, Operands::Host)), "d", Reason::ReachesThreshold);
+    is(chosen(&p, Policy::Automatic, &exp(10, Operands::Host)), "cpu", Reason::BelowThreshold);
+    // By cost alone thresholds do not count.
+    is(chosen(&p, Policy::CostBased, &exp(10, Operands::Host)), "d", Reason::PredictedFaster);
+    // A device that cannot be used gives way to the next, and is asked only when it is its turn.
+    let chooser = Chooser::new(p.clone());
+    let mut asked = Vec::new();
+    let call = exp(50_000, Operands::Host);
+    let placed = chooser.choose_among(Policy::Automatic, &call, |d| {
+        asked.push(d);
+        d != 3
+    });
+    assert_eq!((placed.device.unwrap().uid.as_str(), asked), ("b", vec![0, 1, 3]));
+    // Wrong results are never fast.
+    p.entries[3].verdict = Verdict::Unsafe;
+    is(chosen(&p, Policy::CostBased, &exp(50_000, Operands::Host)), "b", Reason::PredictedFaster);
+}
+
+/// By their curves the sides meet at 100,000 elements, wherever the threshold stands.
+#[test]
+fn a_profile_that_goes_by_curves() {
+    let side = |fixed_s, flop_s| Side { fixed_s, flop_s, ..Side::default() };
+    let curve = Curve { span: [[1.0, 1e7]; 4], cpu: side(0.0, 1e-9), device: side(90e-6, 1e-10) };
+    let mut p = profile(&["a"], vec![Entry { curve: Some(curve), ..entry("a", "always", 1_000_000, 0.5) }]);
+    let auto = |p: &Profile, n| chosen(p, Policy::Automatic, &exp(n, Operands::Host));
+    is(auto(&p, 200_000), "cpu", Reason::BelowThreshold);
+    p.rule = Rule::Curve;
+    is(auto(&p, 100_100), "a", Reason::PredictedFaster);
+    is(auto(&p, 99_900), "cpu", Reason::PredictedSlower);
+    p.entries[0].threshold = Some(10);
+    is(auto(&p, 99_900), "cpu", Reason::PredictedSlower);
+    // Beyond what was measured the curve says nothing, and the threshold decides.
+    is(auto(&p, 1 << 40), "a", Reason::ReachesThreshold);
+    let (chooser, call) = (Chooser::new(p.clone()), exp(200_000, Operands::Host));
+    let count = allocations(|| assert_eq!(black_box(chooser.choose(Policy::Automatic, &call)).place, Place::Gpu));
+    assert_eq!(count, 0);
+    p.entries[0].verdict = Verdict::Unsafe;
+    is(auto(&p, 200_000), "cpu", Reason::Unsafe);
+    p.entries[0] = entry("a", "always", 1000, 0.5);
+    is(auto(&p, 2000), "a", Reason::ReachesThreshold);
+}
+
+#[test]
+fn forced_sides() {
+    let p = profile(&["a", "b"], vec![entry("a", "always", 1000, 0.5), entry("b", "always", 1000, 0.2)]);
+    for n in [1, 1 << 30] {
+        is(chosen(&p, Policy::ForceCpu, &exp(n, Operands::Device("a"))), "cpu", Reason::Forced);
+        is(chosen(&p, Policy::ForceGpu, &exp(n, Operands::Host)), "b", Reason::Forced);
+        is(chosen(&p, Policy::ForceGpu, &exp(n, Operands::Device("a"))), "a", Reason::Forced);
+    }
+    let unknown = Call { op: "tanh", ..exp(5, Operands::Host) };
+    is(chosen(&p, Policy::ForceGpu, &unknown), "a", Reason::Forced);
+    is(chosen(&profile(&[], vec![]), Policy::ForceGpu, &unknown), "cpu", Reason::NoGpu);
+}
+
+#[test]
+fn transfers_are_least_where_the_operands_are() {
+    let mut p = profile(&["a"], vec![entry("a", "always", 1000, 0.5), entry("a", "resident", 100, 0.1)]);
+    let there = |p: &Profile, n| chosen(p, Policy::MinimizeTransfers, &exp(n, Operands::Device("a")));
+    is(there(&p, 1), "a", Reason::OperandsThere);
+    is(chosen(&p, Policy::MinimizeTransfers, &exp(1 << 40, Operands::Host)), "cpu", Reason::OperandsThere);
+    p.entries[1].verdict = Verdict::Never;
+    is(there(&p, 1), "a", Reason::OperandsThere);
+    for (verdict, why) in [(Verdict::Unsafe, Reason::Unsafe), (Verdict::Unmeasured, Reason::Unmeasured)] {
+        p.entries[1].verdict = verdict;
+        is(there(&p, 1), "cpu", why);
+    }
+    p.entries.pop();
+    is(there(&p, 1), "cpu", Reason::NoResidency);
+}
+
+/// On the device 1.2 ns an element, on the CPU 1 ns: the copy back at 1 ns a byte tips the scales.
+#[test]
+fn costs_count_the_copy_off_the_device() {
+    let mut p = profile(&["a", "b"], vec![entry("a", "resident", 1000, 1.2), entry("b", "always", 1000, 0.3)]);
+    let by_cost = |p: &Profile, o| chosen(p, Policy::CostBased, &exp(10_000, o));
+    is(by_cost(&p, Operands::Device("a")), "b", Reason::PredictedFaster);
+    p.entries[1].op = "tanh".into();
+    is(by_cost(&p, Operands::Device("a")), "cpu", Reason::PredictedSlower);
+    let link = |uid: &str| Transfer {
+        device: uid.into(),
+        h2d_latency_s: 0.0,
+        h2d_bytes_per_s: 1e9,
+        d2h_latency_s: 0.0,
+        d2h_bytes_per_s: 1e9,
+    };
+    p.transfers = vec![link("a")];
+    is(by_cost(&p, Operands::Device("a")), "a", Reason::PredictedFaster);
+    let times = p.choose(Policy::CostBased, &exp(10_000, Operands::Device("a"))).times.unwrap();
+    // 10 us to compute, 40 us to copy 40,000 bytes.
+    assert!((times.cpu_s - 50e-6).abs() < 1e-9 && (times.device_s - 12e-6).abs() < 1e-9, "{times:?}");
+    // By way of the host: the copy off `a` and the whole call on `b`.
+    p.entries[1].op = "exp".into();
+    is(by_cost(&p, Operands::Device("a")), "a", Reason::PredictedFaster);
+    p.entries[0].points.clear();
+    is(by_cost(&p, Operands::Device("a")), "b", Reason::PredictedFaster);
+    p.entries[1].points.clear();
+    is(by_cost(&p, Operands::Device("a")), "cpu", Reason::NoPrediction);
+}
+
+#[test]
+fn presets_mean_any_gpu_and_predict_nothing() {
+    let p = load("preset:always-gpu").unwrap().profile;
+    let e = &p.entries[0];
+    let call = Call { op: &e.op, unit: &e.unit, ..exp(1 << 40, Operands::Host) };
+    for (policy, place, why) in [
+        (Policy::ForceGpu, Place::Gpu, Reason::Forced),
+        (Policy::ForceCpu, Place::Cpu, Reason::Forced),
+        (Policy::MinimizeTransfers, Place::Cpu, Reason::OperandsThere),
+        (Policy::CostBased, Place::Cpu, Reason::NoPrediction),
+    ] {
+        let placed = p.choose(policy, &call);
+        assert_eq!((placed.place, placed.why, placed.device), (place, why, None), "{policy:?}");
+        assert!(placed.assumed || policy == Policy::ForceCpu);
+        assert_eq!(Chooser::new(p.clone()).choose(policy, &call), placed);
+    }
+    let placed = p.choose(Policy::Automatic, &call);
+    assert!(placed.place == Place::Gpu && placed.assumed && placed.entry.is_some(), "{placed:?}");
+    assert_eq!(Chooser::new(p.clone()).choose(Policy::Automatic, &call), placed);
+    for policy in Policy::ALL {
+        assert_eq!(policy.name().parse::<Policy>().unwrap(), policy);
+    }
+    assert!("fast".parse::<Policy>().unwrap_err().to_string().contains("cost-based"));
+}
+
+/// Entries of random parts, so that keys differ in one part or several, are listed twice, or match anything.
+fn random(rng: &Philox, seed: u64, wild: bool) -> Profile {
+    let at = |i: u64, n: usize| rng.u64(seed, i) as usize % n;
+    let pick = |i: u64, words: &[&str]| words[at(i, words.len())].to_string();
+    let mut p = profile(&["u1", "u2", "u3"], vec![]);
+    if wild && seed.is_multiple_of(4) {
+        p.kind = Kind::Preset;
+    }
+    for k in 0..at(0, 60) as u64 {
+        let i = 100 + 20 * k;
+        let mut e = entry("u1", "always", 1 + at(i, 2000) as u64, 0.1 + at(i + 1, 20) as f64 / 10.0);
+        let any = |i: u64| wild && at(i, 8) == 0;
+        e.op = pick(i + 2, &["exp", "ex", "e", "exponential", "conv2d_bwd_weight", &"x".repeat(300)]);
+        e.dtype = if any(i + 3) { ANY.into() } else { pick(i + 4, &["f32", "f64"]) };
+        e.family = if any(i + 5) { ANY.into() } else { pick(i + 6, &["all", "square", "tall and narrow"]) };
+        e.device = if any(i + 7) { ANY.into() } else { pick(i + 8, &["u1", "u2", "u3", "elsewhere"]) };
+        e.residency = if any(i + 9) { ANY.into() } else { pick(i + 10, &["always", "resident", "once"]) };
+        e.threads = if any(i + 11) { 0 } else { 1 + at(i + 12, 2) as u32 };
+        e.cpu_variant = if any(i + 13) { ANY.into() } else { pick(i + 14, &["auto", "naive"]) };
+        e.unit = pick(i + 15, &["elements", "elements", "dim"]);
+        e.verdict = Verdict::ALL[at(i + 16, Verdict::ALL.len())];
+        p.entries.push(e);
+    }
+    p
+}
+
+/// Whatever the entries, whatever is asked: the index says what the plain scan says, entry and reason included.
+#[test]
+fn the_index_answers_as_the_scan_does() {
+    let rng = Philox::new(11);
+    let (mut met, mut gpu, mut asked) = (0u64, 0u64, 0u64);
+    let long = "x".repeat(300);
+    for seed in 0..300 {
+        let p = random(&rng, seed, seed % 2 == 1);
+        let chooser = Chooser::new(p.clone());
+        for q in 0..200 {
+            let stream = 1_000_000 + seed * 1000 + q;
+            let at = |i: u64, n: usize| rng.u64(stream, i) as usize % n;
+            // Half of the calls are those of an entry but for one part.
+            let own = (at(10, 2) == 0 && !p.entries.is_empty()).then(|| &p.entries[at(11, p.entries.len())]);
+            let drawn = Call {
+                op: ["exp", "ex", "exponential", "conv2d_bwd_weight", &long, "other"][at(0, 6)],
+                dtype: [DType::F32, DType::F64, DType::I8][at(1, 3)],
+                family: [Some("all"), Some("square"), Some("any"), None][at(2, 4)],
+                unit: ["elements", "dim"][at(3, 2)],
+                threads: [1, 2, 0][at(4, 3)],
+                cpu_variant: ["auto", "naive", "any"][at(5, 3)],
+                ..exp(1 << at(6, 12), [Operands::Host, Operands::Device("u2"), Operands::Device("elsewhere")][at(7, 3)])
+            };
+            let call = own.map_or(drawn, |e| {
+                let changed = at(12, 10);
+                let operands = if e.residency == "resident" { Operands::Device(&e.device) } else { Operands::Host };
+                Call {
+                    op: if changed == 0 { drawn.op } else { &e.op },
+                    dtype: e.dtype.parse().ok().filter(|_| changed != 1).unwrap_or(drawn.dtype),
+                    family: if changed == 2 { drawn.family } else { Some(&e.family) },
+                    unit: if changed == 3 { drawn.unit } else { &e.unit },
+                    threads: if changed == 4 { drawn.threads } else { e.threads },
+                    cpu_variant: if changed == 5 { drawn.cpu_variant } else { &e.cpu_variant },
+                    operands: if changed == 6 { drawn.operands } else { operands },
+                    ..drawn
+                }
+            });
+            for policy in Policy::ALL {
+                let want = p.choose(policy, &call);
+                assert_eq!(chooser.choose(policy, &call), want, "{seed} {policy:?} {call:?}");
+                gpu += u64::from(want.place == Place::Gpu && policy != Policy::ForceGpu);
+                met += u64::from(want.entry.is_some());
+                asked += 1;
+            }
+            let key = Key {
+                op: call.op,
+                dtype: call.dtype,
+                family: call.family,
+                unit: call.unit,
+                device_uid: ["u1", "u2", "elsewhere", "any", ""][at(8, 5)],
+                residency: ["always", "resident", "once", "any", "never"][at(9, 5)],
+                threads: call.threads,
+                cpu_variant: call.cpu_variant,
+            };
+            assert_eq!(chooser.lookup(&key, call.features.work), p.lookup(&key, call.features.work), "{seed} {key:?}");
+        }
+    }
+    println!("{asked} choices, {met} by an entry, {gpu} for a device");
+    assert!(
+        met > asked / 40 && gpu > 500,
+        "{asked} choices, {met} by an entry, {gpu} for a device: too few to mean much"
+    );
+}
+
+/// 10,000 keys of the op table's names, dtypes, families, residencies and numbers of threads.
+fn many() -> Profile {
+    let mut p = profile(&["GPU-aaaaaaaa-0000-0000-0000-000000000000"], vec![]);
+    let uid = p.devices[0].uid.clone();
+    'all: for threads in 1..=64 {
+        for o in op::all().filter(|o| o.unit != op::Unit::Bytes && o.unit != op::Unit::Calls) {
+            for dtype in o.dtypes {
+                for family in o.families {
+                    for residency in ["always", "resident"] {
+                        let mut e = entry(&uid, residency, 1000, 0.5);
+                        e.op = o.name.into();
+                        e.dtype = dtype.name().into();
+                        e.family = family.name.into();
+                        e.unit = o.unit.name().into();
+                        e.threads = threads;
+                        p.entries.push(e);
+                        if p.entries.len() == 10_000 {
+                            break 'all;
+                        }
+                    }
+                }
+            }
+        }
+    }
+    p
+}
+
+/// The calls of all entries, shuffled.
+fn calls(p: &Profile) -> Vec<Call<'_>> {
+    let uid = p.devices[0].uid.as_str();
+    let mut calls: Vec<Call<'_>> = p
+        .entries
+        .iter()
+        .enumerate()
+        .map(|(i, e)| Call {
+            op: &e.op,
+            dtype: e.dtype.parse().unwrap(),
+            family: Some(&e.family),
+            unit: &e.unit,
+            threads: e.threads,
+            ..exp(
+                if i % 2 == 0 { 10 } else { 1 << 40 },
+                if e.residency == "always" { Operands::Host } else { Operands::Device(uid) },
+            )
+        })
+        .collect();
+    let rng = Philox::new(7);
+    for i in (1..calls.len()).rev() {
+        calls.swap(i, rng.u64(0, i as u64) as usize % (i + 1));
+    }
+    calls
+}
+
+#[test]
+fn a_choice_allocates_nothing() {
+    let p = many();
+    assert_eq!(p.entries.len(), 10_000);
+    let chooser = Chooser::new(p.clone());
+    let calls = calls(&p);
+    let (mut gpu, mut met) = (0, 0);
+    let count = allocations(|| {
+        for call in &calls {
+            for policy in Policy::ALL {
+                let placed = chooser.choose(policy, call);
+                gpu += u32::from(placed.place == Place::Gpu);
+                met += u32::from(placed.entry.is_some());
+            }
+            let unknown = Call { cpu_variant: "other", ..*call };
+            gpu += u32::from(chooser.choose(Policy::Automatic, &unknown).place == Place::Gpu);
+        }
+        for call in calls.iter().step_by(100) {
+            gpu += u32::from(p.choose(Policy::Automatic, call).place == Place::Gpu);
+        }
+    });
+    assert_eq!(count, 0, "choosing allocates");
+    assert!(gpu > 10_000 && met > 10_000, "{gpu} {met}");
+    assert_eq!(allocations(|| drop(black_box(Box::new(1)))), 1, "or the count sees nothing");
+}
+
+/// What the instruction count is taken of.
+#[inline(never)]
+fn counted_choices(chooser: &Chooser, calls: &[Call<'_>]) -> u64 {
+    calls.iter().map(|c| u64::from(chooser.choose(Policy::Automatic, black_box(c)).place == Place::Gpu)).sum()
+}
+
+/// Run by [`instructions_per_choice`] under valgrind; by itself it checks only that half of the calls go to the device.
+#[test]
+fn counted() {
+    let p = many();
+    let chooser = Chooser::new(p.clone());
+    let calls = calls(&p);
+    let gpu = counted_choices(&chooser, &calls);
+    assert!((4_900..=5_100).contains(&gpu), "{gpu}");
+}
+
+/// Instructions do not depend on what else the machine does. This build is optimised less than a release.
+#[test]
+fn instructions_per_choice() {
+    const MOST: f64 = 1100.0;
+    let run = Command::new("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--toggle-collect=*counted_choices*"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "counted", "--test-threads=1"])
+        .output();
+    let Ok(out) = run else {
+        println!("skipped: instructions_per_choice: no valgrind");
+        return;
+    };
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{said}");
+    let line = said.lines().find(|l| l.contains("Collected :")).unwrap_or_else(|| panic!("no count: {said}"));
+    let total: f64 = line.split(':').next_back().unwrap().trim().parse().unwrap();
+    let each = total / 10_000.0;
+    println!("{each:.0} instructions per choice");
+    assert!((50.0..MOST).contains(&each), "{each:.0} instructions per choice, at most {MOST} are allowed");
+}
