@@ -189,10 +189,11 @@ struct One<'e> {
 
 #[derive(Serialize)]
 struct Sealed<'e> {
-    #[serde(flatten)]
-    entry: &'e Entry,
+    // First: what follows an entry's own tables would belong to them.
     #[serde(skip_serializing_if = "Option::is_none")]
     seal: Option<String>,
+    #[serde(flatten)]
+    entry: &'e Entry,
 }
 
 impl Profile {
@@ -210,7 +211,7 @@ impl Profile {
             let values = toml::Table::try_from(entry).map_err(failed)?;
             let seal = (self.kind == Kind::Calibrated).then(|| ground.seal(&values));
             text.push_str(if text.ends_with('\n') { "\n" } else { "\n\n" });
-            text.push_str(&toml::to_string(&One { entry: [Sealed { entry, seal }] }).map_err(failed)?);
+            text.push_str(&toml::to_string(&One { entry: [Sealed { seal, entry }] }).map_err(failed)?);
         }
         text.push_str(if text.ends_with('\n') { "" } else { "\n" });
         text.push_str(&format!("\n[end]\nentries = {}\npartial = {}\n", self.entries.len(), self.partial));
