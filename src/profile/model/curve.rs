@@ -296,7 +296,8 @@ impl Side {
             return Some(format!("{} factors: at most {MOST_KNOTS}", self.factors.len()));
         }
         let [first, step] = self.knots;
-        if !self.factors.is_empty() && !(first.is_finite() && step.is_finite() && step > 0.0) {
+        let sound = first.is_finite() && step.is_finite() && step > 0.0;
+        if !(self.factors.is_empty() || sound) {
             return Some("the knots of the correction do not ascend".into());
         }
         let wild = self.factors.iter().find(|f| !(f.is_finite() && (0.01..=100.0).contains(*f)));

@@ -319,8 +319,8 @@ impl Data<'_> {
                     }
                 }
             }
-            for i in 0..KNOTS {
-                normal[i][i] += 0.05;
+            for (i, row) in normal.iter_mut().enumerate() {
+                row[i] += 0.05;
             }
             for i in 1..KNOTS - 1 {
                 let bend = [(i - 1, 1.0), (i, -2.0), (i + 1, 1.0)];
