@@ -150,6 +150,7 @@ fn workers_that_die_leave_failed_rows() {
     assert_eq!(failed.len(), 1, "{failed:?}");
     assert!(failed[0]["reason"].as_str().unwrap().contains("process 1"), "{}", failed[0]["reason"]);
     // The others were measured by later processes, as far as the budget held on a busy machine.
-    let others: Vec<_> = rows.iter().filter(|r| r["status"] == "ok" || r["status"] == "skipped").collect();
+    let others: Vec<_> =
+        rows.iter().filter(|r| ["ok", "skipped", "suspect"].map(Some).contains(&r["status"].as_str())).collect();
     assert!(others.len() == 4 && others.iter().any(|r| r["status"] == "ok"), "{others:?}");
 }

@@ -21,6 +21,7 @@ pub mod sink;
 pub mod stats;
 pub mod text;
 pub mod units;
+pub mod worth;
 
 pub use attr::{Attr, AttrDecl, AttrType, Attrs};
 pub use case::{Case, Fill};

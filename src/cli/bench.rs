@@ -89,17 +89,17 @@ impl Ctx<'_> {
         let absent = rig.absent.clone();
         let (ceilings, notes) = self.kept_ceilings(&everything(&rig));
         let cfg = Self::bench_config(a, ceilings)?;
-        for note in notes {
-            sink.note(&note);
-        }
-        let noise = ceilings::noise(&rig, NOISE_S, &mut sink, &cancel);
-        for found in &noise {
-            sink.note(&noise_line(found));
-        }
+        // What is refused is refused before anything is measured.
+        bench::check(&cfg)?;
         for difference in
             old.iter().map(|o| differences(o, &infos, a.allow_mismatch)).collect::<Result<Vec<_>>>()?.concat()
         {
             sink.note(&difference);
+        }
+        let noise = ceilings::noise(&rig, NOISE_S, &mut sink, &cancel);
+        // Both are in the document for whoever reads that.
+        for said in notes.into_iter().chain(noise.iter().map(noise_line)).filter(|_| !json_on_stdout) {
+            sink.note(&said);
         }
         let mut start = None;
         let summary = if a.processes == 1 {

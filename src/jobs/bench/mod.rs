@@ -9,7 +9,7 @@ mod point;
 pub mod processes;
 
 use crate::base::record::{Analysis, BenchRecord, Record, Status};
-use crate::base::sink::{Cancel, Progress, Sink};
+use crate::base::sink::{Cancel, Collect, Progress, Sink};
 use crate::base::{Case, Code, DType, DeviceInfo, Result};
 use crate::device::probe::Rig;
 use crate::jobs::ceilings::judge::{self, Ceilings};
@@ -71,6 +71,11 @@ impl BenchSummary {
             _ => 0,
         }
     }
+}
+
+/// Says what [`run`] would refuse, without running anything: sizes and attributes that an op does not take.
+pub fn check(cfg: &BenchConfig) -> Result<()> {
+    point::points(cfg, &mut Collect::default()).map(drop)
 }
 
 /// Runs all points in this process and hands out their rows as they end.
@@ -146,7 +151,6 @@ impl BenchSummary {
 mod tests {
     use super::*;
     use crate::base::Env;
-    use crate::base::sink::Collect;
     use crate::device::cpu::Pin;
     use crate::device::probe::{CpuConfig, Select, open};
     use crate::op::find;
@@ -205,7 +209,7 @@ mod tests {
         let (summary, rows) = rows(&cfg);
         assert_eq!(
             (summary.ok, rows.len()),
-            (16, 16),
+            (8 * Residency::ALL.len() as u64, 8 * Residency::ALL.len()),
             "{:?}",
             rows.iter().map(|r| &r.subject.reason).collect::<Vec<_>>()
         );

@@ -336,11 +336,8 @@ mod tests {
     fn predictions_widen_and_what_is_unknown_leaves_it_open() {
         let predicted = [Some(model::Times { cpu_s: 3.0, device_s: 1.0 })];
         let p = Times::of(&timed(9.0, 9.0)[..2], &predicted, 3);
-        assert_eq!(
-            (p.basis, p.cpu_s(), p.best_device_s()),
-            (Basis::Predicted, Some(3.0), Some(1.0)),
-            "one process is missing"
-        );
+        assert_eq!(p.basis, Basis::Predicted, "one process is missing");
+        assert!((p.cpu_s().unwrap() - 3.0).abs() < 1e-9 && (p.best_device_s().unwrap() - 1.0).abs() < 1e-9);
         let mut sums = Sums::new(1, 3);
         sums.add(10, 0, &p, Side::Device(0), false);
         let r = sums.record(Vec::new(), &[device()], 1);

@@ -1,0 +1,170 @@
+//! Which keys are measured and kept: interruption, resuming, budgets, residencies, numbers of threads.
+
+use std::time::Duration;
+
+use gpuctl::base::record::{CalibrateRecord, Record};
+use gpuctl::base::sink::{Cancel, Collect, Progress, Sink};
+use gpuctl::base::{Attrs, Code, DType, Fill};
+use gpuctl::device::sim::{self, Compute, Model};
+use gpuctl::jobs::calibrate::{CalibrateConfig, Calibrated, joined, run};
+use gpuctl::measure::Residency;
+use gpuctl::op::find;
+use gpuctl::profile::{Kind, Profile, Verdict};
+
+use crate::{calibrate, config, rig, true_seconds};
+
+/// Small sizes, which a simulated device computes at once.
+fn small(ops: &[&str]) -> CalibrateConfig {
+    CalibrateConfig { range: Some((1024, 1 << 14)), ..config(ops) }
+}
+
+/// Interrupts at the third record.
+struct Interrupt(Cancel, usize);
+
+impl Sink for Interrupt {
+    fn record(&mut self, _: &Record) {
+        self.1 += 1;
+        if self.1 == 3 {
+            self.0.raise();
+        }
+    }
+    fn progress(&mut self, _: &Progress) {}
+    fn note(&mut self, _: &str) {}
+}
+
+#[test]
+fn an_interruption_keeps_what_was_measured_and_is_resumed() {
+    let (cpu, gpu) = sim::open("laptop").unwrap();
+    let r = rig(cpu, vec![gpu]);
+    let cancel = Cancel::new();
+    let cfg = small(&["add", "exp", "relu"]);
+    let cut = run(&cfg, &r, &mut Interrupt(cancel.clone(), 0), &cancel).unwrap();
+    assert!(cut.interrupted && !cut.complete && cut.profile.partial);
+    assert_eq!(cut.records.len(), 6, "every key is listed");
+    let measured = |c: &Calibrated| c.records.iter().filter(|r| r.verdict != "unmeasured").count();
+    assert!((2..6).contains(&measured(&cut)), "{}", measured(&cut));
+    assert_eq!(cut.decided(), measured(&cut));
+    // The file is complete and readable, and says what it is.
+    let text = cut.profile.to_toml().unwrap();
+    let earlier = Profile::from_toml(&text).unwrap();
+    assert!(earlier.partial && earlier.notes.iter().any(|n| n.contains("interrupted")));
+    let resumed = calibrate(&CalibrateConfig { earlier: Some(earlier.clone()), ..cfg.clone() }, &r);
+    assert_eq!((resumed.kept as usize, resumed.records.len()), (measured(&cut), 6 - measured(&cut)));
+    assert!(!resumed.profile.partial && resumed.profile.entries.len() == 6);
+    let unmeasured = resumed.profile.entries.iter().filter(|e| e.verdict == Verdict::Unmeasured).count();
+    assert_eq!(unmeasured, 0, "{:?}", resumed.profile.entries);
+    for old in earlier.entries.iter().filter(|e| e.verdict != Verdict::Unmeasured) {
+        assert!(resumed.profile.entries.contains(old), "kept as it was: {old:?}");
+    }
+    // At once: nothing is known, and that is said.
+    let cancel = Cancel::new();
+    cancel.raise();
+    let nothing = run(&cfg, &r, &mut Collect::default(), &cancel).unwrap();
+    assert!(nothing.interrupted && nothing.profile.partial && nothing.decided() == 0);
+}
+
+#[test]
+fn a_complete_profile_is_added_to_and_another_machines_is_not() {
+    let (cpu, gpu) = sim::open("laptop").unwrap();
+    let r = rig(cpu, vec![gpu]);
+    let first = calibrate(&small(&["add"]), &r).profile;
+    let both = calibrate(&CalibrateConfig { earlier: Some(first.clone()), ..small(&["exp"]) }, &r);
+    assert_eq!((both.kept, both.records.len(), both.profile.entries.len()), (0, 2, 4));
+    assert!(first.entries.iter().all(|e| both.profile.entries.contains(e)));
+    // Measured now replaces measured then; not measured does not.
+    let mut other = first.clone();
+    other.entries[0].reason = "of an earlier day".into();
+    let again = calibrate(&CalibrateConfig { earlier: Some(other.clone()), ..small(&["add"]) }, &r);
+    assert_eq!((again.profile.entries.len(), again.profile.entries.contains(&other.entries[0])), (2, false));
+    let none = CalibrateConfig { earlier: Some(other.clone()), budget: Duration::ZERO, ..small(&["add"]) };
+    assert!(calibrate(&none, &r).profile.entries.contains(&other.entries[0]));
+    let refused = |change: &dyn Fn(&mut Profile)| {
+        let mut p = first.clone();
+        change(&mut p);
+        let cfg = CalibrateConfig { earlier: Some(p), ..small(&["add"]) };
+        run(&cfg, &r, &mut Collect::default(), &Cancel::new()).unwrap_err()
+    };
+    for e in [
+        refused(&|p| p.host.as_mut().unwrap().cpu = "another CPU".into()),
+        refused(&|p| p.devices[0].fingerprint = "another device".into()),
+        refused(&|p| p.margin = 1.5),
+        refused(&|p| p.kind = Kind::Preset),
+    ] {
+        assert!(e.code() == Code::BadArgument && e.to_string().contains("the earlier profile"), "{e}");
+    }
+}
+
+/// Copies that ten calls share are between copies for each call and none at all.
+#[test]
+fn operands_that_stay_for_ten_calls_have_a_threshold_of_their_own() {
+    let mut spec = sim::spec("textbook").unwrap().quiet();
+    (spec.device.link_upload, spec.device.link_download, spec.device.link_latency_s) = (1e11, 1e11, 1e-5);
+    let (cpu, gpu) = sim::open_spec(spec.clone(), Compute::Real).unwrap();
+    let op = find("exp").unwrap();
+    let range = (1 << 10, 1 << 19);
+    let cfg = CalibrateConfig { residencies: Residency::ALL.to_vec(), range: Some(range), ..config(&["exp"]) };
+    let got = calibrate(&cfg, &rig(cpu, vec![gpu]));
+    let of = |r: Residency| got.records.iter().find(|k| k.residency == r.name()).unwrap();
+    let size = |r| of(r).crossing.unwrap_or(u64::MAX);
+    assert!(size(Residency::Resident) < size(Residency::Once), "{:?}", got.records);
+    assert!(size(Residency::Once) < size(Residency::Always), "{:?}", got.records);
+    let [low, high] = of(Residency::Once).ci.unwrap();
+    let seconds = |n: u64, model: &Model, residency| {
+        let case = op.case(DType::F32, &[n], Attrs::new(), Fill::Uniform).unwrap();
+        true_seconds(model, op, &case, residency)
+    };
+    let wins = |n: u64| seconds(n, &spec.device, Residency::Once) < seconds(n, &spec.cpu, Residency::Resident);
+    assert!(!wins(low - low / 50) && wins(high + high / 50), "{low} to {high}");
+}
+
+/// A CPU with half the threads is another CPU: another key, another threshold.
+#[test]
+fn numbers_of_threads_are_keys_of_their_own() {
+    let spec = sim::spec("textbook").unwrap().quiet();
+    let with = |units: u32| {
+        let mut spec = spec.clone();
+        let share = f64::from(units) / f64::from(spec.cpu.units);
+        spec.cpu.units = units;
+        spec.cpu.rates.values_mut().for_each(|r| *r *= share);
+        let (cpu, gpu) = sim::open_spec(spec, Compute::Real).unwrap();
+        let cfg = CalibrateConfig { range: Some((1 << 10, 1 << 19)), ..config(&["exp"]) };
+        calibrate(&cfg, &rig(cpu, vec![gpu]))
+    };
+    let (one, two) = (with(1), with(2));
+    let both = joined(vec![one.clone(), two.clone()]).unwrap();
+    assert_eq!((both.profile.entries.len(), both.records.len(), both.profile.devices.len()), (4, 4, 1));
+    let of = |threads: u32| {
+        let mut all = both.profile.entries.iter();
+        all.find(|e| e.threads == threads && e.residency == "resident").unwrap().crossing.unwrap()
+    };
+    assert!(of(1) < of(2), "a slower CPU loses earlier: {} {}", of(1), of(2));
+    assert_eq!(Profile::from_toml(&both.profile.to_toml().unwrap()).unwrap(), both.profile);
+    let cut = Calibrated { interrupted: true, profile: Profile { partial: true, ..two.profile.clone() }, ..two };
+    let both = joined(vec![one, cut]).unwrap();
+    assert!(both.interrupted && both.profile.partial);
+    assert_eq!(joined(Vec::new()).unwrap_err().code(), Code::BadArgument);
+}
+
+/// Time that some keys do not need goes to those that it was not enough for. What is left in the end is less than ten times
+/// what the next look would take.
+#[test]
+fn no_time_is_left_while_a_key_is_open() {
+    let mut ended_open = 0;
+    for ms in [40, 80, 160, 320, 640] {
+        let (cpu, gpu) = sim::open("laptop").unwrap();
+        let clock = cpu.clock();
+        let cfg = CalibrateConfig {
+            budget: Duration::from_millis(ms),
+            range: Some((1 << 10, 1 << 17)),
+            ..config(&["exp", "add", "sum", "relu"])
+        };
+        let got = calibrate(&cfg, &rig(cpu, vec![gpu]));
+        let (spent, budget) = (clock.now(), cfg.budget.as_secs_f64());
+        assert!(spent < 1.1 * budget + 0.02, "{spent} of {budget}");
+        let for_time = |r: &&CalibrateRecord| r.reason.contains("the budget") || r.reason.contains("the key has");
+        let open = got.records.iter().filter(for_time).count();
+        ended_open += open;
+        assert!(open == 0 || spent > 0.5 * budget, "{ms} ms: {open} open, {spent} of {budget}: {:#?}", got.records);
+    }
+    assert!(ended_open > 0, "the smallest budgets are not enough");
+}

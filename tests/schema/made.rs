@@ -1,0 +1,353 @@
+//! Records of every kind with made-up numbers (synthetic).
+
+use gpuctl::base::record::{
+    Analysis, ArrayFile, BenchRecord, CalibratePoint, CalibrateRecord, CeilingRecord, ChangeRecord, NoiseRecord,
+    Phases, RunRecord, StressRecord, StressSample, SupportRecord, ThresholdRecord, VerifyRecord, WorkloadCall,
+    WorkloadRecord,
+};
+use gpuctl::base::regret::{RegretDense, RegretPolicy, RegretRecord, RegretShape};
+use gpuctl::base::{
+    Attr, Attrs, Backend, DType, DeviceClass, DeviceInfo, Feature, Fill, Lang, Library, Status, Subject, Theoretical,
+};
+use gpuctl::op;
+
+pub(crate) fn device() -> DeviceInfo {
+    DeviceInfo {
+        id: "cuda:0".into(),
+        uid: "GPU-synthetic".into(),
+        name: "synthetic".into(),
+        vendor: "none".into(),
+        backend: Backend::Cuda,
+        class: DeviceClass::Discrete,
+        driver: "1.0".into(),
+        api: "CUDA 12.8, sm_90".into(),
+        langs: vec![Lang::Native, Lang::OpenclC, Lang::Cuda, Lang::Wgsl],
+        memory_bytes: Some(u64::MAX),
+        max_alloc_bytes: u64::MAX,
+        max_binding_bytes: 0,
+        max_group: 1024,
+        max_groups: [1, 2, u64::MAX],
+        local_bytes: 48 << 10,
+        compute_units: 132,
+        compute_capability: Some((9, 0)),
+        dtypes: DType::ALL.to_vec(),
+        features: vec![Feature::Fp64, Feature::Int64, Feature::SmallInt, Feature::TensorBf16, Feature::Subgroups],
+        libraries: vec![(Library::Cublas, "13.4".into())],
+        unified_memory: false,
+        cache_bytes: Some(50 << 20),
+        theoretical: Some(Theoretical {
+            f32_gflops: Some(66_900.0),
+            source: "the driver".into(),
+            ..Theoretical::default()
+        }),
+        notes: vec!["a note".into()],
+    }
+}
+
+pub(crate) fn subject(status: Status, reason: &str) -> Subject {
+    let attrs = Attrs::new().with("alpha", Attr::Float(0.5)).with("transA", Attr::Int(1));
+    let case = op::find("gemm").unwrap().case(DType::F32, &[64, 64, 64], attrs, Fill::Uniform).unwrap();
+    let mut s = Subject::of(&case, 64 * 64 * 64, "dim", &device());
+    s.status = status;
+    s.reason = reason.into();
+    if status == Status::Ok {
+        s.ran_on = "cuda:0".into();
+        s.variant = "tiled64".into();
+    }
+    s
+}
+
+pub(crate) fn analysis() -> Analysis {
+    Analysis {
+        ceiling_fraction: Some(0.9),
+        ceiling: "f32 FMA".into(),
+        transfer_fraction: Some(0.1),
+        launch_fraction: Some(0.0),
+        bottleneck: "Compute".into(),
+        action: "None".into(),
+        advice: "90 % of the FMA peak: little is left to gain".into(),
+        baseline: "packed, 2 threads, avx2".into(),
+        cache: "hot".into(),
+    }
+}
+
+pub(crate) fn bench(status: Status, reason: &str) -> BenchRecord {
+    let ok = status == Status::Ok;
+    BenchRecord {
+        subject: subject(status, reason),
+        residency: "always".into(),
+        k: 1,
+        threads: 2,
+        samples: if ok { 3 } else { 0 },
+        samples_s: if ok { vec![1e-3, 1.1e-3, 0.9e-3] } else { vec![] },
+        process_medians_s: if ok { vec![1e-3] } else { vec![] },
+        machine_speeds: if ok { vec![[1e10, 2e10]] } else { vec![] },
+        between_processes: None,
+        median_s: ok.then_some(1e-3),
+        ci_s: ok.then_some([0.9e-3, 1.1e-3]),
+        min_s: ok.then_some(0.9e-3),
+        p95_s: ok.then_some(1.1e-3),
+        p99_s: ok.then_some(1.1e-3),
+        gflops: ok.then_some(0.5),
+        gbps: ok.then_some(0.05),
+        peak_fraction: None,
+        analysis: if ok { analysis() } else { Analysis::default() },
+        phases_s: Phases { kernel: Some(1e-4), ..Phases::default() },
+        speedup_vs_cpu: None,
+        speedup_ci: None,
+    }
+}
+
+pub(crate) fn change(verdict: &str, reason: &str) -> ChangeRecord {
+    let known = reason.is_empty();
+    ChangeRecord {
+        op: "gemm".into(),
+        dtype: DType::F32,
+        shape_text: "m64,n64,k64".into(),
+        attrs: Attrs::new(),
+        device: "cuda:0".into(),
+        residency: "always".into(),
+        threads: 2,
+        old_s: Some(1e-3),
+        new_s: known.then_some(1.1e-3),
+        ratio: known.then_some(1.1),
+        ratio_ci: known.then_some([1.05, 1.15]),
+        machine_ratio: known.then_some(0.9),
+        p_slower: if known { 0.01 } else { 1.0 },
+        verdict: verdict.into(),
+        reason: reason.into(),
+    }
+}
+
+pub(crate) fn verify(max: f64, status: Status) -> VerifyRecord {
+    VerifyRecord {
+        subject: subject(status, if status == Status::Ok { "" } else { "1 of 4096 elements" }),
+        case: "gemm/f32/m64,n64,k64/alpha=0.5,transA=1/uniform".into(),
+        max_ulp: max,
+        max_rel: max,
+        max_abs: max,
+        max_vs_cpu: None,
+        worst_index: Some(7),
+        worst_at: vec![0, 7],
+        worst_got: Some("NaN".into()),
+        worst_want: Some("1.0".into()),
+        worst_error: None,
+        worst_bound: Some(1e-6),
+        compared: 4096,
+        detectors: vec![],
+        wrong: u64::from(status != Status::Ok),
+        undefined: 0,
+        tolerance: "gamma_64 (|A||B|)".into(),
+        strict_met: Some(true),
+        rerun: "gpuctl verify --case ...".into(),
+    }
+}
+
+pub(crate) fn regret(finding: &str) -> RegretRecord {
+    RegretRecord {
+        op: "gemm".into(),
+        dtype: DType::F32,
+        family: "square".into(),
+        device: "cuda:0".into(),
+        uid: "GPU-synthetic".into(),
+        residency: "resident".into(),
+        threads: 2,
+        cpu_variant: "auto".into(),
+        verdict: "crossing".into(),
+        unit: "dim".into(),
+        crossing: Some(100),
+        threshold: Some(110),
+        processes: 3,
+        shapes: vec![RegretShape {
+            shape_text: "m64,n64,k64".into(),
+            size: 64,
+            cpu_s: 1e-4,
+            gpu_s: 2e-4,
+            predicted_cpu_s: Some(1.1e-4),
+            predicted_gpu_s: None,
+            gpu: false,
+        }],
+        policies: vec![RegretPolicy { name: "auto".into(), mean: 0.0, near: None, worst: 0.0, time: 0.0 }],
+        dense: RegretDense { sizes: 48, smallest: Some(16), crossing: Some(99), calls: 5000 },
+        left_out: 0,
+        finding: finding.into(),
+    }
+}
+
+pub(crate) fn workload(worth: &str) -> WorkloadRecord {
+    let known = worth != "unclear";
+    let ci = known.then_some([0.9, 1.1]);
+    WorkloadRecord {
+        calls: 12,
+        measured: u64::from(known),
+        predicted: 0,
+        unknown: u64::from(!known),
+        refused: 0,
+        on_device: if worth == "yes" { 12 } else { 0 },
+        processes: 5,
+        threads: 2,
+        now_s: known.then_some(1.0),
+        now_ci_s: ci,
+        cpu_s: known.then_some(1.0),
+        cpu_ci_s: ci,
+        routed_s: known.then_some(1.0),
+        routed_ci_s: ci,
+        gpu_s: known.then_some(1.0),
+        gpu_ci_s: ci,
+        gpu: "cuda:0".into(),
+        gain: known.then_some(1.0),
+        gain_ci: ci,
+        worth: worth.into(),
+        reason: "synthetic".into(),
+        rows: vec![WorkloadCall {
+            op: "gemm".into(),
+            dtype: DType::F32,
+            shape_text: "m64,n64,k64".into(),
+            attrs: Attrs::new(),
+            residency: "always".into(),
+            count: 12,
+            gpu: 0,
+            basis: if known { "measured" } else { "unknown" }.into(),
+            cpu_s: known.then_some(0.1),
+            device_s: known.then_some(0.1),
+            goes: "cpu".into(),
+            wrong: false,
+            why: "the work is below the threshold".into(),
+        }],
+    }
+}
+
+pub(crate) fn calibrate(verdict: &str) -> CalibrateRecord {
+    let crossing = (verdict == "crossing").then_some(100);
+    CalibrateRecord {
+        op: "gemm".into(),
+        dtype: DType::F32,
+        family: "square".into(),
+        device: "cuda:0".into(),
+        uid: "GPU-synthetic".into(),
+        residency: "always".into(),
+        threads: 2,
+        cpu_variant: "packed".into(),
+        kernel: "tiled64".into(),
+        verdict: verdict.into(),
+        unit: "dim".into(),
+        crossing,
+        ci: crossing.map(|c| [c - 10, c + 10]),
+        threshold: crossing.map(|c| c * 11 / 10),
+        points: [64, 128]
+            .map(|size| CalibratePoint { size, cpu_s: 1e-3, gpu_s: 2e-3, ratio_ci: [0.4, 0.6], pairs: 9 })
+            .to_vec(),
+        reason: "a reason".into(),
+    }
+}
+
+pub(crate) fn stress(verdict: &str, bytes_checked: u64) -> StressRecord {
+    StressRecord {
+        scenario: "soak".into(),
+        device: "cuda:0".into(),
+        uid: "GPU-synthetic".into(),
+        verdict: verdict.into(),
+        reason: "a reason".into(),
+        seconds: 36.0,
+        planned_seconds: 36.0,
+        planned: 10,
+        done: 10,
+        bytes_planned: bytes_checked,
+        bytes_checked,
+        mismatches: 0,
+        errors: 0,
+        restarts: 0,
+        counters: [("cases".to_string(), 4)].into(),
+        findings: vec!["a finding".into()],
+        not_tested: vec!["f64: the device has none".into()],
+        series: vec![StressSample { t: 1.0, rss_bytes: Some(1), ..StressSample::default() }],
+        rerun: "gpuctl stress --scenario soak".into(),
+    }
+}
+
+pub(crate) fn run() -> RunRecord {
+    let array = |operand: &str, path: &str| ArrayFile {
+        operand: operand.into(),
+        path: path.into(),
+        dtype: DType::F32,
+        shape: vec![64, 64],
+    };
+    RunRecord {
+        subject: subject(Status::Ok, ""),
+        seconds: 1e-3,
+        inputs: vec![array("A", "a.npy"), array("B", "b.npy")],
+        outputs: vec![array("C", "c.npy")],
+        fallback: None,
+    }
+}
+
+pub(crate) fn support(answer: &str, reason: &str) -> SupportRecord {
+    SupportRecord {
+        op: "gemm".into(),
+        dtype: DType::F64,
+        device: "cuda:0".into(),
+        uid: "GPU-synthetic".into(),
+        support: answer.into(),
+        variant: if answer == "yes" { "tiled64".into() } else { String::new() },
+        reason: reason.into(),
+        detail: String::new(),
+    }
+}
+
+pub(crate) fn ceiling(status: Status, reason: &str) -> CeilingRecord {
+    let ok = status == Status::Ok;
+    CeilingRecord {
+        device: "cuda:0".into(),
+        uid: "GPU-synthetic".into(),
+        what: "fma".into(),
+        dtype: Some(DType::F32),
+        bytes: 16_384,
+        memory: String::new(),
+        unit: "GFLOP/s".into(),
+        value: ok.then_some(60_000.0),
+        ci: ok.then_some([59_000.0, 61_000.0]),
+        theoretical: Some(66_900.0),
+        samples: if ok { 21 } else { 0 },
+        processes: 3,
+        variant: "chains".into(),
+        status,
+        reason: reason.into(),
+    }
+}
+
+pub(crate) fn noise(reason: &str) -> NoiseRecord {
+    NoiseRecord {
+        device: "cuda:0".into(),
+        uid: "GPU-synthetic".into(),
+        null_ratio: 1.001,
+        null_ci: [0.99, 1.01],
+        floor: 0.01,
+        known: 3.0,
+        known_ratio: 2.98,
+        known_ci: [2.95, 3.01],
+        pairs: 32,
+        sound: reason.is_empty(),
+        reason: reason.into(),
+    }
+}
+
+pub(crate) fn threshold(verdict: &str, reason: &str) -> ThresholdRecord {
+    ThresholdRecord {
+        op: "gemm".into(),
+        dtype: "f32".into(),
+        family: "square".into(),
+        device: "cuda:0".into(),
+        uid: "GPU-synthetic".into(),
+        residency: "always".into(),
+        threads: 8,
+        cpu_variant: "auto".into(),
+        unit: "dim".into(),
+        old_verdict: Some("crossing".into()),
+        new_verdict: None,
+        old_threshold: Some(77),
+        old_ci: Some([65, 76]),
+        verdict: verdict.into(),
+        reason: reason.into(),
+        ..ThresholdRecord::default()
+    }
+}
