@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use gpuctl::base::record::Record;
+use gpuctl::base::record::{CalibrateRecord, Record};
 use gpuctl::base::rng::Philox;
 use gpuctl::base::sink::{Cancel, Collect, Progress, Sink};
 use gpuctl::base::{Absence, Attrs, Backend, Case, Code, Cost, DType, Fill, stats};
@@ -377,6 +377,30 @@ fn numbers_of_threads_are_keys_of_their_own() {
     let both = joined(vec![one, cut]).unwrap();
     assert!(both.interrupted && both.profile.partial);
     assert_eq!(joined(Vec::new()).unwrap_err().code(), Code::BadArgument);
+}
+
+/// Time that some keys do not need goes to those that it was not enough for. What is left in the end is less than ten times
+/// what the next look would take.
+#[test]
+fn no_time_is_left_while_a_key_is_open() {
+    let mut ended_open = 0;
+    for ms in [40, 80, 160, 320, 640] {
+        let (cpu, gpu) = sim::open("laptop").unwrap();
+        let clock = cpu.clock();
+        let cfg = CalibrateConfig {
+            budget: Duration::from_millis(ms),
+            range: Some((1 << 10, 1 << 17)),
+            ..config(&["exp", "add", "sum", "relu"])
+        };
+        let got = calibrate(&cfg, &rig(cpu, vec![gpu]));
+        let (spent, budget) = (clock.now(), cfg.budget.as_secs_f64());
+        assert!(spent < 1.1 * budget + 0.02, "{spent} of {budget}");
+        let for_time = |r: &&CalibrateRecord| r.reason.contains("the budget") || r.reason.contains("the key has");
+        let open = got.records.iter().filter(for_time).count();
+        ended_open += open;
+        assert!(open == 0 || spent > 0.5 * budget, "{ms} ms: {open} open, {spent} of {budget}: {:#?}", got.records);
+    }
+    assert!(ended_open > 0, "the smallest budgets are not enough");
 }
 
 #[test]

@@ -78,7 +78,7 @@ fn percent(v: f64) -> String {
 /// for more shapes.
 #[test]
 fn placing_by_curves_costs_little_on_every_simulated_machine() {
-    let shapes = std::env::var("REGRET_SHAPES").ok().and_then(|v| v.parse().ok()).unwrap_or(40);
+    let shapes = std::env::var("REGRET_SHAPES").ok().and_then(|v| v.parse().ok()).unwrap_or(60);
     let (mut keys, mut missed, mut all) = (0, 0, Vec::new());
     for preset in sim::presets() {
         let spec = sim::spec(preset).unwrap();
@@ -105,7 +105,7 @@ fn placing_by_curves_costs_little_on_every_simulated_machine() {
                         percent(policy(&r, "threshold").mean)
                     );
                 }
-                // The bound on any one key; the goal is 1 %.
+                // The bound on any one key; the goal is 1 %. One shape that is far off may be most of it.
                 assert!(auto.mean < 0.10, "{preset} {op} {} {}: {}", r.family, r.residency, percent(auto.mean));
                 of_preset.push(r);
             }

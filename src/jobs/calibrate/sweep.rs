@@ -64,9 +64,26 @@ pub(super) struct Found {
     pub(super) curve: Option<Curve>,
 }
 
+/// What was measured, to go on from.
+#[derive(Clone, Debug, Default)]
+pub(super) struct State {
+    series: Vec<Series>,
+    known: Option<Known>,
+    /// Sizes of the first look, as the family's sweep takes them.
+    grid: Vec<u64>,
+    /// Shapes besides the sweep, with the process and the samples by residency.
+    others: Vec<(Case, usize, Vec<Pair>)>,
+    /// Of these shapes so many were looked at.
+    looked: usize,
+    calls: [u64; 2],
+}
+
 /// What came of it.
 #[derive(Debug, Default)]
 pub(super) struct Swept {
+    /// What more time could go on from, and true if it may decide more.
+    pub(super) state: State,
+    pub(super) open: bool,
     /// One for each residency.
     pub(super) found: Vec<Found>,
     /// Kernel on the device at the largest size.
@@ -88,7 +105,7 @@ type Pair = (Vec<f64>, Vec<f64>);
 type Series = BTreeMap<u64, Vec<Pair>>;
 
 /// One call each, for predictions.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Known {
     cost: Cost,
     /// Seconds of one round: a CPU call and one device call per residency.
@@ -105,12 +122,9 @@ struct Running<'s, 'a> {
     sweep: &'s Sweep<'a>,
     looker: &'s mut dyn Looker,
     begin: f64,
-    series: Vec<Series>,
-    known: Option<Known>,
-    /// Sizes of the first look, as the family's sweep takes them.
-    grid: Vec<u64>,
-    /// Shapes besides the sweep, with the process and the samples by residency.
-    others: Vec<(Case, usize, Vec<Pair>)>,
+    state: State,
+    /// True if more time would have led further.
+    open: bool,
     out: Swept,
 }
 
@@ -118,30 +132,30 @@ struct Running<'s, 'a> {
 enum Looked {
     Timed(Timed),
     /// Why this size is left out, and all larger ones.
-    LeftOut(String),
+    LeftOut {
+        why: String,
+        /// True if more time would do.
+        time: bool,
+    },
     /// The sweep is over: a device went wrong.
     Stopped,
 }
 
 impl Sweep<'_> {
-    /// Runs the sweep. Errors only for interruption; what a device does wrong is part of the result.
-    pub(super) fn run(&self, looker: &mut dyn Looker) -> Result<Swept> {
-        let mut running = Running {
-            sweep: self,
-            looker,
-            begin: self.clock.now(),
-            series: vec![Series::new(); self.residencies.len()],
-            known: None,
-            grid: Vec::new(),
-            others: Vec::new(),
-            out: Swept::default(),
-        };
+    /// Runs the sweep, from where an earlier one ended. Errors only for interruption; what a device does wrong is part of
+    /// the result.
+    pub(super) fn run(&self, looker: &mut dyn Looker, mut state: State) -> Result<Swept> {
+        state.series.resize(self.residencies.len(), Series::new());
+        let begin = self.clock.now();
+        let mut running = Running { sweep: self, looker, begin, state, open: false, out: Swept::default() };
         running.first_look()?;
         let outcomes = (0..self.residencies.len()).map(|which| running.decide(which)).collect::<Result<Vec<_>>>()?;
         running.look_elsewhere()?;
         for (which, outcome) in outcomes.into_iter().enumerate() {
-            let mut points =
-                running.series[which].iter().map(|(p, pairs)| self.point(*p, pairs)).collect::<Result<Vec<_>>>()?;
+            let mut points = running.state.series[which]
+                .iter()
+                .map(|(p, pairs)| self.point(*p, pairs))
+                .collect::<Result<Vec<_>>>()?;
             // Neighbouring numbers may make sizes that are equal in the op's unit.
             points.dedup_by_key(|p| p.size);
             let curve = running.curve(which)?;
@@ -150,7 +164,8 @@ impl Sweep<'_> {
         if self.cancel.raised() {
             return Err(Error::new(Code::Cancelled, "interrupted"));
         }
-        Ok(running.out)
+        let open = running.open && !running.stopped();
+        Ok(Swept { calls: running.state.calls, open, state: running.state, ..running.out })
     }
 
     fn case(&self, param: u64) -> Result<Case> {
@@ -202,12 +217,14 @@ impl Running<'_, '_> {
 
     /// All residencies together in the first process, from small to large.
     fn first_look(&mut self) -> Result<()> {
-        let all: Vec<usize> = (0..self.series.len()).collect();
-        for param in crossing::grid(self.sweep.range) {
+        let all: Vec<usize> = (0..self.state.series.len()).collect();
+        let known = self.state.grid.last().copied().unwrap_or(0);
+        for param in crossing::grid(self.sweep.range).into_iter().filter(|p| *p > known) {
             match self.sized_look(param, &all, 0, PAIRS[0])? {
-                Looked::Timed(_) => self.grid.push(param),
+                Looked::Timed(_) => self.state.grid.push(param),
                 Looked::Stopped => break,
-                Looked::LeftOut(why) => {
+                Looked::LeftOut { why, time } => {
+                    self.open |= time;
                     self.out.cut = Some(format!("sizes from {param} on are left out: {why}"));
                     break;
                 }
@@ -219,22 +236,24 @@ impl Running<'_, '_> {
     /// Follows the plan for one residency.
     fn decide(&mut self, which: usize) -> Result<Outcome> {
         let n = self.sweep.processes;
-        let plan = Plan { processes: [3.min(n), 5.min(n), n], ..Plan::new(self.grid.clone()) };
+        let plan = Plan { processes: [3.min(n), 5.min(n), n], ..Plan::new(self.state.grid.clone()) };
         loop {
             if self.stopped() || plan.grid.is_empty() {
                 return Ok(Outcome::Inconclusive("nothing was measured"));
             }
-            let looks: Vec<Look> = self.series[which].iter().map(|(size, pairs)| Look::of(*size, pairs)).collect();
+            let looks: Vec<Look> =
+                self.state.series[which].iter().map(|(size, pairs)| Look::of(*size, pairs)).collect();
             let (sizes, processes) = match crossing::next(&looks, &plan) {
                 Step::Done(outcome) => return self.sweep.sized(outcome),
                 Step::Measure { sizes, processes } => (sizes, processes),
             };
             for size in sizes {
-                for process in self.series[which].get(&size).map_or(0, Vec::len)..processes {
+                for process in self.state.series[which].get(&size).map_or(0, Vec::len)..processes {
                     match self.sized_look(size, &[which], process, PAIRS[1])? {
                         Looked::Timed(_) => {}
                         Looked::Stopped => return Ok(Outcome::Inconclusive("nothing was measured")),
-                        Looked::LeftOut(_) => {
+                        Looked::LeftOut { time, .. } => {
+                            self.open |= time;
                             return Ok(Outcome::Inconclusive("the budget was spent before it was known"));
                         }
                     }
@@ -245,23 +264,28 @@ impl Running<'_, '_> {
 
     /// Shapes besides the sweep, for the curves, within the range that could be measured.
     fn look_elsewhere(&mut self) -> Result<()> {
-        let (Some(low), Some(high)) = (self.grid.first().copied(), self.grid.last().copied()) else { return Ok(()) };
+        let (Some(low), Some(high)) = (self.state.grid.first().copied(), self.state.grid.last().copied()) else {
+            return Ok(());
+        };
         let sweep = self.sweep;
         let range = (sweep.size(low)?, sweep.size(high)?);
         let n = OTHERS[usize::from(sweep.op.dims.len() > 1)];
-        let all: Vec<usize> = (0..self.series.len()).collect();
+        let all: Vec<usize> = (0..self.state.series.len()).collect();
         let end = sweep.clock.now() + OTHERS_SHARE * sweep.budget_s;
-        for (i, case) in
-            shapes(sweep.op, sweep.dtype, sweep.family, range, sweep.seed, n, true)?.into_iter().enumerate()
+        for (i, case) in shapes(sweep.op, sweep.dtype, sweep.family, range, sweep.seed, n, true)?
+            .into_iter()
+            .enumerate()
+            .skip(self.state.looked)
         {
             if self.stopped() || self.left() <= 0.0 || sweep.clock.now() >= end {
                 break;
             }
+            self.state.looked = i + 1;
             let process = i % sweep.processes.min(3);
             if let Looked::Timed(timed) = self.look(&case, &all, process, PAIRS[0])? {
-                self.out.calls[1] += timed.calls;
+                self.state.calls[1] += timed.calls;
                 let pairs = timed.devices.into_iter().map(|d| (timed.cpu.clone(), d)).collect();
-                self.others.push((case, process, pairs));
+                self.state.others.push((case, process, pairs));
             }
         }
         Ok(())
@@ -277,11 +301,11 @@ impl Running<'_, '_> {
             device_s: stats::median(device),
         };
         let mut samples = Vec::new();
-        for (param, pairs) in &self.series[which] {
+        for (param, pairs) in &self.state.series[which] {
             let case = self.sweep.case(*param)?;
             samples.extend(pairs.iter().enumerate().map(|(process, pair)| sample(&case, process, pair)));
         }
-        samples.extend(self.others.iter().map(|(case, process, pairs)| sample(case, *process, &pairs[which])));
+        samples.extend(self.state.others.iter().map(|(case, process, pairs)| sample(case, *process, &pairs[which])));
         Ok(fit(&samples, self.sweep.residencies[which] != Residency::Resident))
     }
 
@@ -289,13 +313,13 @@ impl Running<'_, '_> {
     fn sized_look(&mut self, param: u64, which: &[usize], process: usize, pairs: usize) -> Result<Looked> {
         let case = match self.sweep.case(param) {
             Ok(case) => case,
-            Err(e) => return Ok(Looked::LeftOut(e.to_string())),
+            Err(e) => return Ok(Looked::LeftOut { why: e.to_string(), time: false }),
         };
         let looked = self.look(&case, which, process, pairs)?;
         if let Looked::Timed(timed) = &looked {
-            self.out.calls[0] += timed.calls;
+            self.state.calls[0] += timed.calls;
             for (i, device) in which.iter().zip(&timed.devices) {
-                self.series[*i].entry(param).or_default().push((timed.cpu.clone(), device.clone()));
+                self.state.series[*i].entry(param).or_default().push((timed.cpu.clone(), device.clone()));
             }
         }
         Ok(looked)
@@ -306,19 +330,21 @@ impl Running<'_, '_> {
         let sweep = self.sweep;
         let left_s = self.left();
         if left_s <= 0.0 {
-            return Ok(Looked::LeftOut(format!("the budget of {} is spent", units::seconds(sweep.budget_s))));
+            let why = format!("the budget of {} is spent", units::seconds(sweep.budget_s));
+            return Ok(Looked::LeftOut { why, time: true });
         }
         let cost = (sweep.op.cost)(case);
         let mut budget_s = left_s;
         let mut pairs = pairs;
-        if let Some(k) = self.known {
+        if let Some(k) = self.state.known {
             let predicted = stop::predict(k.round_s, &k.cost, &cost);
             let besides = k.besides_s * cost.bytes() as f64 / k.cost.bytes().max(1) as f64;
             let least = besides + predicted * (LEAST + BEFORE) as f64;
             if least > (2.0 * POINT * sweep.budget_s).min(left_s) {
                 let (p, b) = (units::seconds(predicted), units::seconds(sweep.budget_s));
                 let m = units::seconds(besides);
-                return Ok(Looked::LeftOut(format!("predicted {p} a pair and {m} to make it, the key has {b}")));
+                let why = format!("predicted {p} a pair and {m} to make it, the key has {b}");
+                return Ok(Looked::LeftOut { why, time: true });
             }
             let fit = ((POINT * sweep.budget_s - besides) / predicted) as usize;
             pairs = fit.saturating_sub(BEFORE).clamp(LEAST, pairs);
@@ -336,15 +362,17 @@ impl Running<'_, '_> {
         };
         let begin = sweep.clock.now();
         match self.looker.look(&order, process, sweep.cancel) {
-            Ok(None) => Ok(Looked::LeftOut(format!("{} hold too few pairs", units::seconds(budget_s)))),
+            Ok(None) => {
+                Ok(Looked::LeftOut { why: format!("{} hold too few pairs", units::seconds(budget_s)), time: true })
+            }
             Ok(Some(timed)) => {
                 self.keep(which, &timed, cost, sweep.clock.now() - begin);
                 Ok(if self.stopped() { Looked::Stopped } else { Looked::Timed(timed) })
             }
             Err(e) if e.code() == Code::Cancelled => Err(e),
             // Too large for a device or the host: the sizes below stand.
-            Err(e) if matches!(e.class(), Class::Oom | Class::Unsupported) && self.known.is_some() => {
-                Ok(Looked::LeftOut(e.to_string()))
+            Err(e) if matches!(e.class(), Class::Oom | Class::Unsupported) && self.state.known.is_some() => {
+                Ok(Looked::LeftOut { why: e.to_string(), time: false })
             }
             Err(e) => {
                 self.out.error = Some(e);
@@ -360,7 +388,7 @@ impl Running<'_, '_> {
         // A sample of several calls between copies is shown as one call's share.
         let calls = |i: &usize| self.sweep.residencies[*i].calls() as f64;
         let on_devices: f64 = which.iter().zip(&timed.devices).map(|(i, s)| calls(i) * stats::median(s)).sum();
-        self.known = Some(Known { cost, round_s: stats::median(&timed.cpu) + on_devices, besides_s });
+        self.state.known = Some(Known { cost, round_s: stats::median(&timed.cpu) + on_devices, besides_s });
         self.out.kernel.clone_from(&timed.kernel);
         self.out.wrong = self.out.wrong.take().or(timed.wrong.clone());
     }
