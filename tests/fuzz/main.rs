@@ -105,7 +105,13 @@ fn is_sane(p: &Profile, case: u64) {
             continue;
         }
         assert_eq!(p.lookup(&Key { device_uid: "elsewhere", ..key }, u128::MAX).place, Place::Cpu, "case {case}");
-        assert_eq!(p.lookup(&Key { threads: e.threads + 1, ..key }, u128::MAX).place, Place::Cpu, "case {case}");
+        // With other threads only an entry of its own may answer: one may differ from this in nothing else.
+        let threads = e.threads.wrapping_add(1);
+        let other = p.lookup(&Key { threads, ..key }, u128::MAX);
+        assert!(
+            other.place == Place::Cpu || other.entry.is_some_and(|x| x.threads == threads),
+            "case {case}: {other:?}"
+        );
         if !e.edited {
             let first = e.points.first().map(|p| p.size);
             assert!(
