@@ -7,19 +7,18 @@ mod keys;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gpuctl::base::record::{CalibrateRecord, Record};
 use gpuctl::base::rng::Philox;
-use gpuctl::base::sink::{Cancel, Collect, Progress, Sink};
+use gpuctl::base::sink::{Cancel, Collect};
 use gpuctl::base::{Absence, Attrs, Backend, Case, Code, Cost, DType, Fill, stats};
 use gpuctl::device::Device;
 use gpuctl::device::faulty::{FaultPlan, Faulty};
 use gpuctl::device::probe::Rig;
 use gpuctl::device::sim::{self, Compute, Model, Spec};
-use gpuctl::jobs::calibrate::{CalibrateConfig, Calibrated, decide, joined, run, run_in};
+use gpuctl::jobs::calibrate::{CalibrateConfig, Calibrated, decide, run, run_in};
 use gpuctl::measure::crossing::{self, Look, Outcome, Plan, Step};
 use gpuctl::measure::{Residency, stop};
 use gpuctl::op::{OpDesc, Role, find};
-use gpuctl::profile::{Kind, Profile, Verdict};
+use gpuctl::profile::{Profile, Verdict};
 
 fn config(ops: &[&str]) -> CalibrateConfig {
     CalibrateConfig {
