@@ -89,7 +89,7 @@ impl EngineBuilder {
         self.cpu_variant = Some(variant.into());
         self
     }
-    /// Records all calls in this file, as `GPUCTL_RECORD` does ([`record`]).
+    /// Records all calls in this file, as `GPUCTL_RECORD` does ([`super::record`]).
     pub fn record(mut self, file: impl Into<PathBuf>) -> Self {
         self.record = Some(file.into());
         self

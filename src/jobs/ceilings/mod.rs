@@ -1,7 +1,7 @@
 //! What a device reaches at most, measured: copies on it and in its caches, arithmetic, its link, its launches.
 //!
 //! The probes are ops like any other, so that their results are checked and their samples come from several processes
-//! ([`bench`]). [`judge`] holds rows of `bench` against what was found.
+//! ([`mod@bench`]). [`judge`] holds rows of `bench` against what was found.
 
 pub mod judge;
 

@@ -78,7 +78,7 @@ pub struct Side {
     pub extent: Extent,
     /// Root mean square of what is left unexplained of the logarithms of the measured times.
     pub error: f64,
-    /// The place of the first knot of the correction and the distance between knots, as [`place`] counts.
+    /// The place of the first knot of the correction and the distance between knots, as `place` counts.
     pub knots: [f64; 2],
     /// Factors at the knots; linear between, constant beyond. Empty: 1.
     pub factors: Vec<f64>,
