@@ -188,8 +188,12 @@ fn bench_holds_its_rows_against_kept_ceilings() {
         gpuctl(cache.path(), &[&args[..], &device, more].concat())
     };
     let before = bench(&["--sizes", "64,1024"]);
-    assert!(text(&before.stderr).contains("devices --measure"), "{}", text(&before.stderr));
-    assert!(text(&before.stderr).contains("two equal things differ by up to"), "{}", text(&before.stderr));
+    assert_eq!(text(&before.stderr), "", "the document has it all");
+    assert_eq!(records(&before, "noise").len(), 2);
+    let told =
+        gpuctl(cache.path(), &[&["bench", "--op", "add", "--sizes", "64", "--processes", "1"][..], &device].concat());
+    assert!(text(&told.stderr).contains("devices --measure"), "{}", text(&told.stderr));
+    assert!(text(&told.stderr).contains("two equal things differ by up to"), "{}", text(&told.stderr));
     assert!(records(&before, "bench").iter().all(|r| r["analysis"]["ceiling_fraction"].is_null()));
     let measure = ["devices", "--measure", "--processes", "1", "--budget", "200ms", "--json", "-"];
     let out = gpuctl(cache.path(), &[&measure[..], &device].concat());

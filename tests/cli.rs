@@ -236,6 +236,34 @@ fn ctrl_c_leaves_a_partial_profile() {
     assert!(profile.partial && profile.entries.iter().any(|e| e.reason.contains("interrupted")));
 }
 
+/// A profile measured again is itself; one whose threshold somebody tripled has drifted; another machine's is refused.
+#[test]
+fn a_profile_is_checked() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("made.toml");
+    let path = path.to_str().unwrap();
+    let made = run(&["calibrate", "--device", "sim:textbook", "--op", "relu", "--budget", "20s", "-o", path]);
+    assert_eq!(made.status.code(), Some(0), "{}", text(&made.stderr));
+    let profile = gpuctl::profile::load(path).unwrap().profile;
+    let crossing = profile.entries.iter().find(|e| e.threshold.is_some()).expect("a key that crosses");
+    let same = run(&["calibrate", "--check", path, "--budget", "20s"]);
+    assert_eq!(same.status.code(), Some(0), "{}{}", text(&same.stdout), text(&same.stderr));
+    assert!(text(&same.stdout).contains("0 MOVED"), "{}", text(&same.stdout));
+    let (key, tripled) = (format!("relu.threshold={}", 3 * crossing.threshold.unwrap()), crossing.residency.clone());
+    let set = run(&["profile", "set", &key, path, "--residency", &tripled]);
+    assert_eq!(set.status.code(), Some(0), "{}", text(&set.stderr));
+    let moved = run(&["calibrate", "--check", path, "--budget", "20s", "--json", "-"]);
+    assert_eq!(moved.status.code(), Some(1), "{}", text(&moved.stderr));
+    let doc: serde_json::Value = serde_json::from_slice(&moved.stdout).unwrap();
+    let found: Vec<_> = doc["records"].as_array().unwrap().iter().filter(|r| r["verdict"] == "MOVED").collect();
+    assert_eq!(found.len(), 1, "{found:?}");
+    let preset = run(&["calibrate", "--check", "default"]);
+    assert_eq!(preset.status.code(), Some(2), "{}", text(&preset.stderr));
+    let elsewhere = run(&["calibrate", "--check", path, "--device", "sim:laptop", "--budget", "20s"]);
+    assert_eq!(elsewhere.status.code(), Some(2), "{}", text(&elsewhere.stderr));
+    assert!(elsewhere.stdout.is_empty());
+}
+
 #[test]
 fn gpus_can_be_switched_off_and_required() {
     let out = gpuctl(&["devices", "--json", "-"]).env("GPUCTL_DISABLE_GPU", "1").output().unwrap();

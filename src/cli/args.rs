@@ -186,7 +186,7 @@ pub(super) struct Bench {
     pub(super) common: Common,
 }
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(super) struct Calibrate {
     /// Ops, separated by commas [default: every op that has a threshold]
     #[arg(long, value_name = "A,B")]
@@ -215,6 +215,10 @@ pub(super) struct Calibrate {
     /// Let software devices take part; implies `--device all`
     #[arg(long)]
     pub(super) allow_software: bool,
+    /// Measure the keys of this profile again, as it was made where no option says otherwise; exit code 1 if a threshold
+    /// moved beyond both intervals and 15 %, or a verdict changed
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["merge", "workload", "full", "regret", "output"])]
+    pub(super) check: Option<String>,
     /// Add to an earlier profile of this machine; one that was interrupted is resumed
     #[arg(long, value_name = "FILE")]
     pub(super) merge: Option<String>,

@@ -57,7 +57,7 @@ impl Ctx<'_> {
         Self::bench_config(a, Ceilings::default())?;
         let cancel = cancel_on_signals()?;
         let rig = self.rig(&a.common, Pin::Workers)?;
-        let cfg = Self::bench_config(a, self.kept_ceilings(&everything(&rig)).0)?;
+        let cfg = Self::bench_config(a, self.kept_ceilings(&everything(&rig)).ceilings)?;
         processes::worker(&cfg, &rig, &mut std::io::stdin().lock(), &mut std::io::stdout(), &cancel)?;
         Ok(0)
     }
@@ -87,8 +87,8 @@ impl Ctx<'_> {
         );
         let infos: Vec<DeviceInfo> = rig.devices.iter().map(|d| d.info().clone()).collect();
         let absent = rig.absent.clone();
-        let (ceilings, notes) = self.kept_ceilings(&everything(&rig));
-        let cfg = Self::bench_config(a, ceilings)?;
+        let kept = self.kept_ceilings(&everything(&rig));
+        let cfg = Self::bench_config(a, kept.ceilings)?;
         // What is refused is refused before anything is measured.
         bench::check(&cfg)?;
         for difference in
@@ -97,8 +97,9 @@ impl Ctx<'_> {
             sink.note(&difference);
         }
         let noise = ceilings::noise(&rig, NOISE_S, &mut sink, &cancel);
-        // Both are in the document for whoever reads that.
-        for said in notes.into_iter().chain(noise.iter().map(noise_line)).filter(|_| !json_on_stdout) {
+        // The document says so itself.
+        let hints = kept.hint.into_iter().chain(noise.iter().map(noise_line)).filter(|_| !json_on_stdout);
+        for said in kept.faults.into_iter().chain(hints) {
             sink.note(&said);
         }
         let mut start = None;

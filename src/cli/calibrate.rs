@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::base::regret::RegretRecord;
 use crate::base::sink::Cancel;
-use crate::base::{Code, DType, Error, Result};
+use crate::base::{Code, DType, Error, Record, Result};
 use crate::device::cpu::Pin;
 use crate::device::probe::{Rig, Select};
 use crate::engine::Workload;
@@ -15,6 +15,7 @@ use crate::measure::Residency;
 use crate::{op, profile, report};
 
 use super::args;
+use super::check;
 use super::commands::{Ctx, Picture, cancel_on_signals, check_plot, dtypes, ops, plot, residencies, seconds};
 use super::output::{self, CliSink};
 
@@ -86,6 +87,7 @@ impl Ctx<'_> {
     /// Times what is ordered, for [`Ctx::calibrate`] in another process.
     pub(super) fn calibrate_worker(&self, a: &args::Calibrate, threads: Option<usize>) -> Result<u8> {
         let cancel = cancel_on_signals()?;
+        let a = &check::checked(a)?.map_or_else(|| Ok(a.clone()), |made| check::as_made(a, &made))?;
         let rig = self.calibrate_rig(a, threads, Pin::Workers)?;
         let (input, output) = (&mut std::io::stdin().lock(), &mut std::io::stdout());
         calibrate::worker(a.cpu_variant.as_deref(), &rig, input, output, &cancel)?;
@@ -125,6 +127,8 @@ impl Ctx<'_> {
     }
 
     pub(super) fn calibrate(&self, a: &args::Calibrate) -> Result<u8> {
+        let made = check::checked(a)?;
+        let a = &made.as_ref().map_or_else(|| Ok(a.clone()), |made| check::as_made(a, made))?;
         let cfg = config(a)?;
         let workload = a.workload.as_deref().map(recorded).transpose()?;
         check_plot(a.plot.as_deref())?;
@@ -139,6 +143,9 @@ impl Ctx<'_> {
             if let Some(n) = threads.filter(|n| *n as u64 != u64::from(has)) {
                 let why = format!("--threads {n}: {} has {has}", rig.cpu.info().name);
                 return Err(Error::new(Code::BadArgument, why));
+            }
+            if let Some(made) = &made {
+                check::same_machine(made, &rig)?;
             }
             let start = match a.processes {
                 1 => None,
@@ -169,12 +176,18 @@ impl Ctx<'_> {
         let toml = done.profile.to_toml()?;
         // What is written must be readable: a profile that its own reader refuses is never handed out.
         crate::profile::Profile::from_toml(&toml)?;
-        match (a.output.as_deref(), a.common.json.as_deref()) {
-            (Some(path), _) => output::file(path, &toml)?,
-            (None, Some("-")) => {}
-            (None, _) => output::data(&toml)?,
+        let mut records = sink.finish()?;
+        let drift = made.as_ref().map(|made| check::drift(made, &done.profile));
+        match (a.output.as_deref(), a.common.json.as_deref(), &drift) {
+            (Some(path), ..) => output::file(path, &toml)?,
+            (None, Some("-"), _) => {}
+            (None, _, None) => output::data(&toml)?,
+            (None, _, Some(drift)) => {
+                let (table, counts) = report::text::threshold_changes(drift, output::width());
+                output::data(&table.into_iter().chain([counts]).map(|l| l + "\n").collect::<String>())?;
+            }
         }
-        let records = sink.finish()?;
+        records.extend(drift.iter().flatten().cloned().map(|r| Record::Threshold(Box::new(r))));
         plot(a.plot.as_deref(), Picture::Calibrate, &records)?;
         if !a.common.quiet {
             if !done.records.is_empty() {
@@ -206,6 +219,7 @@ impl Ctx<'_> {
         let code = match () {
             () if done.interrupted || cancel.raised() => super::INTERRUPTED,
             () if found || wrong => 1,
+            () if drift.is_some() => drift.as_deref().map_or(0, check::exit_code),
             () if unclear || (a.regret && regret.is_empty()) => 4,
             () => 0,
         };

@@ -115,7 +115,7 @@ impl Ctx<'_> {
     }
 
     /// What was measured of these devices, and remarks about what was not.
-    pub(super) fn kept_ceilings(&self, infos: &[DeviceInfo]) -> (Ceilings, Vec<String>) {
+    pub(super) fn kept_ceilings(&self, infos: &[DeviceInfo]) -> Kept {
         let mut all = Ceilings::default();
         let (mut notes, mut without) = (Vec::new(), Vec::new());
         for info in infos {
@@ -128,14 +128,20 @@ impl Ctx<'_> {
                 Err(e) => notes.push(format!("ceilings of {} are not used: {e}", info.id)),
             }
         }
-        if !without.is_empty() {
-            let ids = without.join(",");
-            notes.push(format!(
-                "no measured ceilings of {ids}: `gpuctl devices --measure --device {ids}` measures them"
-            ));
-        }
-        (all, notes)
+        let ids = without.join(",");
+        let hint = (!ids.is_empty())
+            .then(|| format!("no measured ceilings of {ids}: `gpuctl devices --measure --device {ids}` measures them"));
+        Kept { ceilings: all, faults: notes, hint }
     }
+}
+
+/// What earlier runs left.
+pub(super) struct Kept {
+    pub(super) ceilings: Ceilings,
+    /// Files that are there and not used, and why.
+    pub(super) faults: Vec<String>,
+    /// Devices of which there is none, and what to do about it.
+    pub(super) hint: Option<String>,
 }
 
 /// Reads a kept file; it must be of this device.

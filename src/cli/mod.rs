@@ -7,6 +7,7 @@ mod args;
 mod bench;
 mod calibrate;
 mod ceilings;
+mod check;
 mod commands;
 mod dump;
 mod output;

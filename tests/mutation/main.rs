@@ -78,6 +78,7 @@ const FILES: &[(&str, &str)] = texts![
     "opencl/norm_vectors.cl",
     "opencl/pool_vectors.cl",
     "opencl/stream_vectors.cl",
+    "peak.c",
     "pool.c",
     "reduce.c",
     "stream.c",
