@@ -27,9 +27,9 @@ def main():
     parser.add_argument("gpuctl")
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--processes", default="3")
-    parser.add_argument("arguments", nargs="*")
-    a = parser.parse_args()
-    bench = [a.gpuctl, "bench", "--quiet", "--json", "-", "--processes", a.processes, *(a.arguments or DEFAULT)]
+    own, _, rest = " ".join(sys.argv[1:]).partition(" -- ")
+    a = parser.parse_args(own.split())
+    bench = [a.gpuctl, "bench", "--quiet", "--json", "-", "--processes", a.processes, *(rest.split() or DEFAULT)]
     print(" ".join(bench))
     slower = faster = 0
     for run in range(1, a.runs + 1):
