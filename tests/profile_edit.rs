@@ -233,6 +233,7 @@ fn set_changes_one_entry_and_asks_where_there_are_several() {
         ("created=now", "can be set"),
         ("margin=0.9", "1 to 100"),
         ("margin=nan", "1 to 100"),
+        ("rule=Curve", "known: threshold curve"),
     ] {
         let before = p.clone();
         let e = edit::set(&mut p, assignment, &resident).unwrap_err();
@@ -262,6 +263,11 @@ fn a_margin_moves_measured_thresholds_and_leaves_the_evidence() {
         assert_eq!((now.crossing, now.ci, &now.points), (then.crossing, then.ci, &then.points));
     }
     assert_eq!(Profile::from_toml(&p.to_toml().unwrap()).unwrap(), p);
+    for rule in ["threshold", "curve"] {
+        edit::set(&mut p, &format!("rule={rule}"), &Which::default()).unwrap();
+        assert_eq!(p.rule.name(), rule);
+        assert_eq!(Profile::from_toml(&p.to_toml().unwrap()).unwrap(), p);
+    }
     edit::set(&mut p, "name=my machine = good", &Which::default()).unwrap();
     assert_eq!(p.name, "my machine = good");
 }
@@ -467,6 +473,15 @@ fn a_gpu_that_nobody_measured_is_told_of() {
     lost.entries.iter_mut().for_each(|e| *e = Entry { verdict: Verdict::Never, threshold: None, ..e.clone() });
     assert_eq!(lost.cpu_only(&file, &here), None);
     assert!(lost.cpu_only(&file, &[gpu(DeviceClass::Integrated, "GPU-2")]).is_some());
+    // What can be told without opening a driver: only where no device was looked at.
+    let nodes = ["nvidia0".to_string()];
+    let text = empty.cpu_only_by_nodes(&file, &nodes).unwrap();
+    assert!(text.contains("/dev/nvidia0") && text.contains("gpuctl calibrate -o t.toml"), "{text}");
+    assert!(always_cpu.cpu_only_by_nodes(&Source::Embedded, &nodes).is_some());
+    assert_eq!(always_cpu.cpu_only_by_nodes(&Source::Preset("always-cpu".into()), &nodes), None);
+    assert_eq!(empty.cpu_only_by_nodes(&file, &[]), None);
+    assert_eq!(lost.cpu_only_by_nodes(&file, &nodes), None);
+    assert_eq!(laptop().cpu_only_by_nodes(&file, &nodes), None);
 }
 
 fn gpuctl(folder: &Path, args: &[&str]) -> Option<Output> {

@@ -103,6 +103,8 @@ fn worker() {
         Body::Opencl(text) => c.plan.steps.iter().any(|s| shuffles(text, s)) == (half == HALVES),
         _ => false,
     };
+    // Every case of every dtype, for hours, instead of those in which the texts differ.
+    let all = std::env::var_os("GPUCTL_TEST_ALL").is_some();
     let (mut ran, mut seen) = (0, 0);
     let mut entries = std::collections::BTreeSet::new();
     for op in op::all().skip(skip).step_by(step) {
@@ -127,12 +129,13 @@ fn worker() {
                     };
                     let fits =
                         choice.lang == Lang::OpenclC && !choice.plan.steps.is_empty() && mine(&choice) && own(&choice);
-                    if fits && shapes.insert((format!("{:?} {:?}", c.dims, c.attrs), c.fill == Fill::Special)) {
+                    let shape = (format!("{:?} {:?}", c.dims, c.attrs), c.fill == Fill::Special);
+                    if fits && (shapes.insert(shape) || all) {
                         choices.push((c, choice));
                     }
                 }
                 choices.sort_by_key(|(c, _)| std::cmp::Reverse((op.work)(c)));
-                let few = if *dtype == DType::F32 && at == 0 { usize::MAX } else { 3 };
+                let few = if all || *dtype == DType::F32 && at == 0 { usize::MAX } else { 3 };
                 for (c, choice) in choices.into_iter().take(few) {
                     entries.extend(choice.plan.steps.iter().map(|s| format!("{} {}", op.name, s.entry)));
                     run(&runners[at], op, &c, choice);

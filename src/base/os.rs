@@ -103,6 +103,27 @@ fn cache_size(text: &str) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_shl(shift).filter(|b| *b > 0)
 }
 
+/// What drivers of GPUs put into `/dev` (Linux), without asking them: `nvidia0`, `dri/renderD128`, `kfd`, `dxg`. Sorted.
+pub fn gpu_nodes() -> Vec<String> {
+    gpu_nodes_in(std::path::Path::new("/dev"))
+}
+
+fn gpu_nodes_in(dev: &std::path::Path) -> Vec<String> {
+    let numbered = |name: &str, word: &str| {
+        name.strip_prefix(word).is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+    };
+    let names = |folder: &std::path::Path| -> Vec<String> {
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        entries.filter_map(|e| e.file_name().into_string().ok()).collect()
+    };
+    let mut nodes = names(dev);
+    nodes.retain(|n| numbered(n, "nvidia") || n == "kfd" || n == "dxg");
+    let dri = names(&dev.join("dri")).into_iter().filter(|n| numbered(n, "renderD"));
+    nodes.extend(dri.map(|n| format!("dri/{n}")));
+    nodes.sort();
+    nodes
+}
+
 /// Name and version of the operating system and its kernel.
 pub fn os_name() -> String {
     let part = |v: Option<String>| v.unwrap_or_else(|| "?".into());
@@ -161,6 +182,19 @@ pub fn terminate(pid: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nodes_of_gpus_and_of_nothing_else() {
+        let dev = std::env::temp_dir().join(format!("gpuctl-dev-{}", std::process::id()));
+        std::fs::create_dir_all(dev.join("dri")).unwrap();
+        assert_eq!(gpu_nodes_in(&dev), Vec::<String>::new());
+        for name in ["nvidia0", "nvidiactl", "nvidia-uvm", "kfd", "sda", "dri/renderD128", "dri/card0"] {
+            std::fs::write(dev.join(name), "").unwrap();
+        }
+        assert_eq!(gpu_nodes_in(&dev), ["dri/renderD128", "kfd", "nvidia0"]);
+        std::fs::remove_dir_all(&dev).unwrap();
+        assert_eq!(gpu_nodes_in(&dev), Vec::<String>::new(), "no such folder");
+    }
 
     #[test]
     fn sizes_of_caches_are_read() {

@@ -129,7 +129,7 @@ pub struct BenchRecord {
     /// What ran where.
     #[serde(flatten)]
     pub subject: Subject,
-    /// `resident`, `always` or `once`.
+    /// `resident`, `always`, `always-pinned` or `once`.
     pub residency: String,
     /// Calls per transfer; 1 except for residency `once`.
     pub k: u64,

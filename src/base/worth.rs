@@ -41,6 +41,8 @@ pub struct WorkloadRecord {
     pub gpu_ci_s: Option<[f64; 2]>,
     /// Id of that GPU; empty without one.
     pub gpu: String,
+    /// Seconds with each shape where it is fastest, by the same times: what no placement can beat.
+    pub best_s: Option<f64>,
     /// Now over routed.
     pub gain: Option<f64>,
     /// 95 % interval.
@@ -51,6 +53,14 @@ pub struct WorkloadRecord {
     pub reason: String,
     /// The shapes, heaviest first.
     pub rows: Vec<WorkloadCall>,
+}
+
+impl WorkloadRecord {
+    /// What a way of placing costs beyond the best one, as a share of it: regret, weighted by time.
+    pub fn regret(&self, seconds: Option<f64>) -> Option<f64> {
+        let best = self.best_s.filter(|b| *b > 0.0)?;
+        seconds.map(|s| s / best - 1.0)
+    }
 }
 
 /// One shape of a workload.

@@ -37,9 +37,6 @@ pub(super) enum Command {
     /// A worker of `calibrate`
     #[command(hide = true)]
     CalibrateWorker(CalibrateWorker),
-    /// A worker of `calibrate --workload`
-    #[command(hide = true)]
-    WorkloadWorker(CalibrateWorker),
     /// A worker of `stress`
     #[command(hide = true)]
     StressWorker {
@@ -146,7 +143,8 @@ pub(super) struct Bench {
     /// Dtypes, separated by commas
     #[arg(long, value_name = "f32,..", default_value = "f32")]
     pub(super) dtype: String,
-    /// Where operands are when a call begins: resident, always (copied each call), once (copied every tenth), or all
+    /// Where operands are when a call begins: resident, always (copied each call), always-pinned (the same, page-locked), once
+    /// (copied every tenth), or all
     #[arg(long, value_name = "LIST|all", default_value = "resident")]
     pub(super) residency: String,
     /// What caches hold when a call begins: hot (of the call before), or cold (swept before each sample)
@@ -194,7 +192,7 @@ pub(super) struct Calibrate {
     /// Dtypes, separated by commas [default: f32]
     #[arg(long, value_name = "f32,..")]
     pub(super) dtype: Option<String>,
-    /// Where operands are when a call begins: resident, always, once, or all [default: resident,always]
+    /// Where operands are when a call begins: resident, always, always-pinned, once, or all [default: resident,always]
     #[arg(long, value_name = "LIST|all")]
     pub(super) residency: Option<String>,
     /// Every dtype, every residency, one CPU thread and all of them: hours; raise --budget
@@ -348,6 +346,9 @@ pub(super) struct Run {
     /// Profile file or preset [default: GPUCTL_PROFILE, then the user's profile, then always-cpu]
     #[arg(long, value_name = "NAME|FILE", conflicts_with = "device")]
     pub(super) profile: Option<String>,
+    /// Who decides: automatic (the profile), force-cpu, force-gpu:ID, minimize-transfers or cost-based
+    #[arg(long, value_name = "POLICY", default_value = "automatic", conflicts_with = "device")]
+    pub(super) placement: String,
     /// CPU threads [default: all that are allowed]
     #[arg(long, value_name = "N")]
     pub(super) threads: Option<usize>,
@@ -414,7 +415,7 @@ pub(super) struct Diff {
 
 #[derive(Debug, Args)]
 pub(super) struct Set {
-    /// name=TEXT, margin=1.2, OP[.DTYPE[.FAMILY]].threshold=N or OP[.DTYPE[.FAMILY]].verdict=always|never|unmeasured
+    /// name=TEXT, margin=1.2, rule=curve|threshold, OP[.DTYPE[.FAMILY]].threshold=N or OP[.DTYPE[.FAMILY]].verdict=always|never|unmeasured
     #[arg(value_name = "KEY=VALUE")]
     pub(super) assignment: String,
     /// Profile file; a preset with -o
@@ -453,6 +454,9 @@ pub(super) struct Why {
     /// Profile file or preset [default: GPUCTL_PROFILE, then the user's profile, then always-cpu]
     #[arg(long, value_name = "NAME|FILE")]
     pub(super) profile: Option<String>,
+    /// Who decides: automatic (the profile), force-cpu, force-gpu:ID, minimize-transfers or cost-based
+    #[arg(long, value_name = "POLICY", default_value = "automatic")]
+    pub(super) placement: String,
     /// CPU threads [default: all that are allowed]
     #[arg(long, value_name = "N")]
     pub(super) threads: Option<usize>,

@@ -84,7 +84,7 @@ impl Ctx<'_> {
         self.rig_of(&select, threads, pin)
     }
 
-    /// Times what is ordered, for [`Ctx::calibrate`] in another process.
+    /// Times what is ordered, for [`Ctx::calibrate`] and [`Ctx::judge`] in another process.
     pub(super) fn calibrate_worker(&self, a: &args::Calibrate, threads: Option<usize>) -> Result<u8> {
         let cancel = cancel_on_signals()?;
         let a = &check::checked(a)?.map_or_else(|| Ok(a.clone()), |made| check::as_made(a, &made))?;
@@ -94,18 +94,9 @@ impl Ctx<'_> {
         Ok(0)
     }
 
-    /// Times what is ordered, for [`Ctx::judge`] in another process.
-    pub(super) fn workload_worker(&self, a: &args::Calibrate, threads: Option<usize>) -> Result<u8> {
-        let cancel = cancel_on_signals()?;
-        let rig = self.calibrate_rig(a, threads, Pin::Workers)?;
-        let (input, output) = (&mut std::io::stdin().lock(), &mut std::io::stdout());
-        workload::worker(a.cpu_variant.as_deref(), &rig, input, output, &cancel)?;
-        Ok(0)
-    }
-
     /// Workers for so many threads.
-    fn calibrate_workers(&self, a: &args::Calibrate, subcommand: &str, threads: Option<usize>) -> Result<Start> {
-        let mut start = self.workers(subcommand, a.processes, Duration::from_secs(120))?;
+    fn calibrate_workers(&self, a: &args::Calibrate, threads: Option<usize>) -> Result<Start> {
+        let mut start = self.workers("calibrate-worker", a.processes, Duration::from_secs(120))?;
         start.arguments.extend(threads.map(|n| format!("--of-threads={n}")));
         Ok(start)
     }
@@ -121,9 +112,7 @@ impl Ctx<'_> {
         if a.processes == 1 {
             return workload::run(cfg, workload, rig, sink, cancel);
         }
-        let start = |worker| self.calibrate_workers(a, worker, threads);
-        let (calibrating, timing) = (start("calibrate-worker")?, start("workload-worker")?);
-        workload::run_workers(cfg, workload, rig, [&calibrating, &timing], sink, cancel)
+        workload::run_workers(cfg, workload, rig, &self.calibrate_workers(a, threads)?, sink, cancel)
     }
 
     pub(super) fn calibrate(&self, a: &args::Calibrate) -> Result<u8> {
@@ -149,7 +138,7 @@ impl Ctx<'_> {
             }
             let start = match a.processes {
                 1 => None,
-                _ => Some(self.calibrate_workers(a, "calibrate-worker", threads)?),
+                _ => Some(self.calibrate_workers(a, threads)?),
             };
             let part = match (&workload, &start) {
                 (Some(workload), _) => {

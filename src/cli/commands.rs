@@ -35,7 +35,6 @@ pub(super) fn run(cli: &Cli, command: &[String], env: &Env) -> Result<u8> {
         Command::BenchWorker(w) => Ctx { command, env: &numbered(w.worker) }.bench_worker(&w.of),
         Command::DevicesWorker(w) => Ctx { command, env: &numbered(w.worker) }.measure_worker(&w.of),
         Command::CalibrateWorker(w) => Ctx { command, env: &numbered(w.worker) }.calibrate_worker(&w.of, w.of_threads),
-        Command::WorkloadWorker(w) => Ctx { command, env: &numbered(w.worker) }.workload_worker(&w.of, w.of_threads),
         Command::StressWorker { task } => stress::worker(task, &mut std::io::stdout(), env).map(|()| 0),
     }
 }

@@ -47,7 +47,9 @@ impl Ctx<'_> {
 
     fn profile_why(&self, a: &args::Why) -> Result<u8> {
         let op = op::find(&a.op)?;
-        let mut builder = Engine::builder().env(self.env.clone()).threads(a.threads.unwrap_or(0));
+        let placement = a.placement.parse()?;
+        let threads = a.threads.unwrap_or(0);
+        let mut builder = Engine::builder().env(self.env.clone()).threads(threads).placement(placement);
         if let Some(spec) = &a.profile {
             builder = builder.profile(spec.clone());
         }

@@ -31,7 +31,9 @@ impl Ctx<'_> {
                 run::run(&cfg, &Place::Device(&rig))?
             }
             None => {
-                let mut builder = Engine::builder().env(self.env.clone()).threads(threads_of(a.threads)?);
+                let placement = a.placement.parse()?;
+                let threads = threads_of(a.threads)?;
+                let mut builder = Engine::builder().env(self.env.clone()).threads(threads).placement(placement);
                 if let Some(spec) = &a.profile {
                     builder = builder.profile(spec.clone());
                 }

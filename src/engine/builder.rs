@@ -1,10 +1,10 @@
 //! Settings of an engine: its profile, devices and threads.
 
 use std::path::PathBuf;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
 
-use crate::base::{Env, Result};
+use crate::base::{Env, Result, os};
 use crate::device::Device;
 use crate::device::cpu::{CpuDevice, Pin};
 use crate::device::probe::{self, CpuConfig, Select};
@@ -15,6 +15,9 @@ use crate::profile::{Chooser, Profile, Source};
 use super::place::Places;
 use super::record::Recorder;
 use super::{Counts, Engine, Placement, Runner};
+
+/// Whether a program was told of GPUs that nobody measured: once is enough.
+static TOLD: AtomicBool = AtomicBool::new(false);
 
 /// Where the profile comes from.
 #[derive(Clone, Debug, Default)]
@@ -109,6 +112,11 @@ impl EngineBuilder {
         let loaded = search(self.profile, &env)?;
         for warning in &loaded.warnings {
             log::warn!("profile {}: {warning}", loaded.source);
+        }
+        let chosen = matches!(self.placement, Placement::ForceCpu | Placement::ForceGpu(_));
+        if !env.disable_gpu && !chosen && !TOLD.swap(true, Ordering::Relaxed) {
+            let notice = loaded.profile.cpu_only_by_nodes(&loaded.source, &os::gpu_nodes());
+            notice.iter().for_each(|text| log::warn!("{text}"));
         }
         let isa = env.cpu_isa.as_deref().map_or_else(|| Ok(Isa::detect()), Isa::capped)?;
         let mut devices = self.devices;

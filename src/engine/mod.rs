@@ -39,7 +39,7 @@ pub use builder::EngineBuilder;
 pub use place::{Explanation, Placement, Why};
 pub use record::{Workload, WorkloadRow};
 pub use route::{Ran, Route};
-pub use run::{Guard, Leased, Prepared, Runner};
+pub use run::{Guard, Leased, Pins, Prepared, Runner};
 
 use call::Bound;
 use place::{Gpu, Places};

@@ -33,6 +33,24 @@ pub enum Placement {
     CostBased,
 }
 
+impl std::str::FromStr for Placement {
+    type Err = Error;
+
+    /// The words of [`Policy`]; `force-gpu:ID` names the device.
+    fn from_str(s: &str) -> Result<Self> {
+        if let Some(id) = s.strip_prefix("force-gpu:").filter(|id| !id.is_empty()) {
+            return Ok(Placement::ForceGpu(id.into()));
+        }
+        match s.parse()? {
+            Policy::Automatic => Ok(Placement::Automatic),
+            Policy::ForceCpu => Ok(Placement::ForceCpu),
+            Policy::MinimizeTransfers => Ok(Placement::MinimizeTransfers),
+            Policy::CostBased => Ok(Placement::CostBased),
+            Policy::ForceGpu => Err(Error::new(Code::BadArgument, "force-gpu needs the device: force-gpu:ID")),
+        }
+    }
+}
+
 /// Why a call goes where it goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Why {

@@ -307,6 +307,18 @@ pub struct Prepared {
     acting: Option<Mutex<Acting>>,
 }
 
+/// Page-locked copies of a case's operands, in their order: those that are read, and those that are written.
+pub struct Pins {
+    read: Vec<Buffer>,
+    written: Vec<Buffer>,
+}
+
+impl std::fmt::Debug for Pins {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Pins({} read, {} written)", self.read.len(), self.written.len())
+    }
+}
+
 impl std::fmt::Debug for Prepared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Prepared({} on {}, {})", self.case, self.device.info().id, self.variant)
@@ -453,6 +465,35 @@ impl Prepared {
         q.finish(deadline).map_err(|e| self.named(e))?;
         self.check_report(q, inputs)?;
         self.download(q)
+    }
+
+    /// Page-locked host memory for the operands, holding the inputs. Errors: `FeatureUnsupported` where the API has none.
+    pub fn pin<T: Borrow<HostTensor>>(&self, q: &mut dyn Queue, inputs: &[T]) -> Result<Pins> {
+        let pinned = |keep: fn(Role) -> bool| -> Result<Vec<Buffer>> {
+            let kept = self.operands.iter().filter(|o| keep(o.role));
+            kept.map(|o| self.device.alloc(round16(o.bytes), MemoryKind::Pinned)).collect()
+        };
+        let all = || -> Result<Pins> { Ok(Pins { read: pinned(|r| r != Role::Out)?, written: pinned(|r| r != Role::In)? }) };
+        let pins = all().map_err(|e| self.named(e))?;
+        for (pin, t) in pins.read.iter().zip(inputs.iter().map(Borrow::borrow)) {
+            q.write(pin, 0, t.bytes()).map_err(|e| self.named(e))?;
+        }
+        Ok(pins)
+    }
+
+    /// One whole call with operands in page-locked memory: the results are there at return.
+    pub fn call_pinned(&self, q: &mut dyn Queue, pins: &Pins, deadline: Duration) -> Result<()> {
+        let mut go = || -> Result<()> {
+            for (pin, o) in pins.read.iter().zip(self.operands.iter().filter(|o| o.role != Role::Out)) {
+                q.copy(pin, 0, &o.buffer, o.head, o.bytes)?;
+            }
+            self.launch(q)?;
+            for (pin, o) in pins.written.iter().zip(self.operands.iter().filter(|o| o.role != Role::In)) {
+                q.copy(&o.buffer, o.head, pin, 0, o.bytes)?;
+            }
+            q.finish(deadline)
+        };
+        go().map_err(|e| self.named(e))
     }
 
     /// Fails with the first violation that a watched kernel noted.

@@ -48,6 +48,15 @@ impl Plan {
     pub fn new(grid: Vec<u64>) -> Self {
         Plan { grid, processes: [3, 5, 11], narrow: 1.1, sizes: 15 }
     }
+
+    /// Whether more processes might say more than this.
+    pub fn wants_processes(&self, outcome: &Outcome) -> bool {
+        match outcome {
+            Outcome::Inconclusive(_) => true,
+            Outcome::Crossing { ci: [low, high], .. } => *high as f64 > self.narrow * *low as f64,
+            Outcome::Always | Outcome::Never | Outcome::NonMonotone(_) => false,
+        }
+    }
 }
 
 /// What to do next.
@@ -255,8 +264,8 @@ fn sign(value: f64, half: f64) -> i8 {
     i8::from(value - half > 0.0) - i8::from(value + half < 0.0)
 }
 
-/// What to measure next, or what is known. `looks` ascend by size.
-pub fn next(looks: &[Look], plan: &Plan) -> Step {
+/// What to measure next, or what is known. `looks` ascend by size; `snap` gives the nearest size that there is.
+pub fn next(looks: &[Look], plan: &Plan, snap: &dyn Fn(u64) -> u64) -> Step {
     let at = |size: u64| looks.iter().find(|l| l.size == size);
     let measured = |size: u64| at(size).map_or(0, |l| l.logs.len());
     let grid = &plan.grid;
@@ -298,7 +307,7 @@ pub fn next(looks: &[Look], plan: &Plan) -> Step {
             let part = -values[below] / (values[below + 1] - values[below]);
             let guess = (sizes[below] as f64).ln() + part * (sizes[below + 1] as f64 / sizes[below] as f64).ln();
             let half = (1.5 * halves[below].max(halves[below + 1]) / slope).clamp(HALF.ln(), 1.5);
-            around(looks, plan, guess, half)
+            around(looks, plan, snap, guess, half)
         }
     }
 }
@@ -350,7 +359,7 @@ fn pattern(values: &[f64], signs: &[i8], sizes: &[u64]) -> Pattern {
 }
 
 /// The window around a crossing that is guessed at.
-fn around(looks: &[Look], plan: &Plan, guess: f64, half: f64) -> Step {
+fn around(looks: &[Look], plan: &Plan, snap: &dyn Fn(u64) -> u64, guess: f64, half: f64) -> Step {
     let (Some(first), Some(last)) = (plan.grid.first(), plan.grid.last()) else {
         return Step::Done(Outcome::Inconclusive("no size"));
     };
@@ -360,7 +369,7 @@ fn around(looks: &[Look], plan: &Plan, guess: f64, half: f64) -> Step {
     let window = |a: f64, b: f64, n: usize| -> Vec<u64> {
         let (a, b) = (a.max(low), b.min(high));
         let mut sizes: Vec<u64> =
-            (0..n).map(|i| (a + (b - a) * i as f64 / (n - 1) as f64).exp().round() as u64).collect();
+            (0..n).map(|i| snap((a + (b - a) * i as f64 / (n - 1) as f64).exp().round() as u64)).collect();
         sizes.dedup();
         sizes
     };
@@ -410,7 +419,7 @@ fn around(looks: &[Look], plan: &Plan, guess: f64, half: f64) -> Step {
             if up {
                 sizes.extend(window(b + step, b + 3.0 * step, 2));
             }
-            sizes.iter_mut().filter(|s| coarse(**s)).for_each(|s| *s += 1);
+            sizes.iter_mut().filter(|s| coarse(**s)).for_each(|s| *s = snap(*s + 1));
             sizes.retain(|s| !inside.iter().any(|l| l.size == *s) && s <= last);
             sizes.sort_unstable();
             sizes.dedup();

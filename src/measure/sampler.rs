@@ -9,8 +9,8 @@ use crate::base::record::Phases;
 use crate::base::sink::Cancel;
 use crate::base::{Attrs, Backend, Clock, Code, DType, DeviceClass, Error, Fill, HostTensor, Result, os, stats};
 use crate::device::{Device, MemoryKind, Queue};
-use crate::engine::{Leased, Prepared, Runner};
-use crate::op::Probe;
+use crate::engine::{Leased, Pins, Prepared, Runner};
+use crate::op::{Probe, Unit};
 
 use super::stop::{StopRule, Verdict, batch_for};
 
@@ -19,19 +19,22 @@ const REGION_S: f64 = 50e-6;
 
 /// Where the operands are when a call begins, and where its result must be when it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Residency {
     /// On the device: the call is the launch alone.
     Resident,
     /// In ordinary host memory: the call copies inputs there, launches, copies outputs back.
     Always,
+    /// The same in page-locked host memory, where the device's API has it: copies need no detour. On the CPU that is ordinary
+    /// memory, for nothing reads it but the processor.
+    AlwaysPinned,
     /// In ordinary host memory, for [`Residency::calls`] calls between the copies in and out: each call's share of them.
     Once,
 }
 
 impl Residency {
     /// All residencies.
-    pub const ALL: [Residency; 3] = [Residency::Resident, Residency::Always, Residency::Once];
+    pub const ALL: [Residency; 4] = [Residency::Resident, Residency::Always, Residency::AlwaysPinned, Residency::Once];
 
     /// Those of which placement asks: operands on the device, or in host memory.
     pub const PLACED: [Residency; 2] = [Residency::Resident, Residency::Always];
@@ -39,8 +42,26 @@ impl Residency {
     /// Calls between copies (requirements C6: k = 10).
     pub const fn calls(self) -> u64 {
         match self {
-            Residency::Resident | Residency::Always => 1,
+            Residency::Resident | Residency::Always | Residency::AlwaysPinned => 1,
             Residency::Once => 10,
+        }
+    }
+
+    /// Whether a device offers it. Errors: its reason why not.
+    pub fn offered(self, device: &dyn Device) -> Result<()> {
+        match self {
+            Residency::AlwaysPinned if device.info().backend != Backend::Cpu => {
+                device.alloc(16, MemoryKind::Pinned).map(|_| ())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether it means something for ops in this unit: copies and waits are timed as they are.
+    pub const fn takes(self, unit: Unit) -> bool {
+        match self {
+            Residency::Resident | Residency::Always => true,
+            Residency::AlwaysPinned | Residency::Once => !matches!(unit, Unit::Bytes | Unit::Calls),
         }
     }
 
@@ -49,6 +70,7 @@ impl Residency {
         match self {
             Residency::Resident => "resident",
             Residency::Always => "always",
+            Residency::AlwaysPinned => "always-pinned",
             Residency::Once => "once",
         }
     }
@@ -58,7 +80,8 @@ impl std::str::FromStr for Residency {
     type Err = Error;
     fn from_str(s: &str) -> Result<Self> {
         Residency::ALL.into_iter().find(|r| r.name() == s).ok_or_else(|| {
-            Error::new(Code::BadArgument, format!("unknown residency '{s}'; known: resident always once"))
+            let known = Residency::ALL.map(Residency::name).join(" ");
+            Error::new(Code::BadArgument, format!("unknown residency '{s}'; known: {known}"))
         })
     }
 }
@@ -206,6 +229,8 @@ pub struct OpSubject<'a> {
     prepared: &'a Prepared,
     inputs: &'a [HostTensor],
     residency: Residency,
+    /// Page-locked copies of the operands, if that is where they are.
+    pins: Option<Pins>,
     lease: Leased<'a>,
     clock: Arc<dyn Clock>,
     deadline: Duration,
@@ -274,11 +299,20 @@ impl<'a> OpSubject<'a> {
         let q = lease.queue()?;
         prepared.poison(q)?;
         prepared.upload(q, inputs)?;
+        let residency = match (residency, runner.device().info().backend) {
+            (Residency::AlwaysPinned, Backend::Cpu) => Residency::Always,
+            _ => residency,
+        };
+        let pins = match residency {
+            Residency::AlwaysPinned => Some(prepared.pin(q, inputs)?),
+            _ => None,
+        };
         q.finish(deadline)?;
         Ok(OpSubject {
             prepared,
             inputs,
             residency,
+            pins,
             lease,
             clock: runner.device().clock(),
             deadline,
@@ -318,6 +352,14 @@ impl Subject for OpSubject<'_> {
                 Residency::Always => {
                     for _ in 0..calls {
                         prepared.call(q, self.inputs, deadline)?;
+                    }
+                    Ok(())
+                }
+                Residency::AlwaysPinned => {
+                    let gone = || Error::new(Code::Internal, "no page-locked memory was prepared");
+                    let pins = self.pins.as_ref().ok_or_else(gone)?;
+                    for _ in 0..calls {
+                        prepared.call_pinned(q, pins, deadline)?;
                     }
                     Ok(())
                 }

@@ -179,6 +179,21 @@ impl<'p> Row<'p> {
         }
     }
 
+    /// Whether it sends a call to its device by itself, and why, or why not.
+    fn automatic(&self, rule: Rule, call: &Features) -> Result<Reason, Reason> {
+        let curve = match rule {
+            Rule::Curve => model::device_wins(self.entry, call),
+            Rule::Threshold => None,
+        };
+        match (curve, self.rule(call.work)) {
+            (Some(true), _) => Ok(Reason::PredictedFaster),
+            (Some(false), _) => Err(Reason::PredictedSlower),
+            // Without a curve, or for shapes that it does not cover, the threshold.
+            (None, (Place::Gpu, why)) => Ok(why),
+            (None, (Place::Cpu, why)) => Err(why),
+        }
+    }
+
     /// Why the device may not be used at all, if so: its results were wrong, or nobody has looked.
     fn doubt(&self) -> Option<Reason> {
         match self.verdict {
@@ -186,6 +201,14 @@ impl<'p> Row<'p> {
             Verdict::Unmeasured => Some(Reason::Unmeasured),
             _ => None,
         }
+    }
+}
+
+impl Entry {
+    /// Whether a profile with this rule sends a call with this entry's key to its device, were it the only one there
+    /// ([`Policy::Automatic`]).
+    pub fn sends(&self, rule: Rule, call: &Features) -> bool {
+        Row::of(self).automatic(rule, call).is_ok()
     }
 }
 
@@ -306,18 +329,8 @@ pub(super) fn place<'p>(
 
 /// Whether an entry lets its device take part, and why, or why not.
 fn says(profile: &Profile, policy: Policy, row: &Row<'_>, call: &Call<'_>) -> Result<Reason, Reason> {
-    let curve = || match profile.rule {
-        Rule::Curve => model::device_wins(row.entry, &call.features),
-        Rule::Threshold => None,
-    };
     match policy {
-        Policy::Automatic => match (curve(), row.rule(call.features.work)) {
-            (Some(true), _) => Ok(Reason::PredictedFaster),
-            (Some(false), _) => Err(Reason::PredictedSlower),
-            // Without a curve, or for shapes that it does not cover, the threshold.
-            (None, (Place::Gpu, why)) => Ok(why),
-            (None, (Place::Cpu, why)) => Err(why),
-        },
+        Policy::Automatic => row.automatic(profile.rule, &call.features),
         Policy::ForceGpu => Ok(Reason::Forced),
         Policy::ForceCpu => Err(Reason::Forced),
         Policy::MinimizeTransfers => row.doubt().map_or(Ok(Reason::OperandsThere), Err),

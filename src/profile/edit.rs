@@ -6,7 +6,7 @@
 use crate::base::{Code, Error, Result};
 
 use super::check::label;
-use super::{Entry, Kind, Profile, SCHEMA, Verdict, file, migrate, seal as seals, with_margin};
+use super::{Entry, Kind, Profile, Rule, SCHEMA, Verdict, file, migrate, seal as seals, with_margin};
 
 impl Entry {
     /// The key, the verdict and the threshold alone, marked as edited. Results that were wrong stay wrong.
@@ -44,7 +44,7 @@ pub struct Which {
     pub cpu_variant: Option<String>,
 }
 
-/// Sets one value: `name=TEXT`, `margin=1.2`, or `OP[.DTYPE[.FAMILY]].FIELD=VALUE` with FIELD `threshold` or `verdict`.
+/// Sets one value: `name=TEXT`, `margin=1.2`, `rule=curve`, `rule=threshold`, or `OP[.DTYPE[.FAMILY]].FIELD=VALUE` with FIELD `threshold` or `verdict`.
 /// Gives what was done, for people.
 ///
 /// A margin sets every measured threshold from its crossing and leaves the evidence. A threshold makes the entry a
@@ -61,6 +61,11 @@ pub fn set(profile: &mut Profile, assignment: &str, which: &Which) -> Result<Vec
             vec![format!("name: '{}' -> '{value}'", profile.name)]
         }
         None if key == "margin" => margin(&mut next, value)?,
+        None if key == "rule" => {
+            let known = [Rule::Threshold, Rule::Curve].into_iter().find(|r| r.name() == value);
+            next.rule = known.ok_or_else(|| bad(format!("no rule '{value}'; known: threshold curve")))?;
+            vec![format!("rule: {} -> {value}", profile.rule.name())]
+        }
         Some((address, field @ ("threshold" | "verdict"))) => {
             let at = find(profile, address, which)?;
             let Some(entry) = next.entries.get_mut(at) else { return Err(bad(format!("no entry {}", at + 1))) };
@@ -73,7 +78,7 @@ pub fn set(profile: &mut Profile, assignment: &str, which: &Which) -> Result<Vec
             vec![format!("{}: {was} -> {}", label(profile, at), stated(entry))]
         }
         _ => {
-            let known = "name, margin, OP[.DTYPE[.FAMILY]].threshold and OP[.DTYPE[.FAMILY]].verdict";
+            let known = "name, margin, rule, OP[.DTYPE[.FAMILY]].threshold and OP[.DTYPE[.FAMILY]].verdict";
             return Err(bad(format!("no key '{key}' can be set; there are {known}")));
         }
     };

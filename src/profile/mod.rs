@@ -276,6 +276,14 @@ pub enum Rule {
 }
 
 impl Rule {
+    /// The word in profiles.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Rule::Threshold => "threshold",
+            Rule::Curve => "curve",
+        }
+    }
+
     // By reference, as serde asks.
     fn is_threshold(&self) -> bool {
         *self == Rule::Threshold

@@ -18,17 +18,17 @@ fn small(ops: &[&str]) -> CalibrateConfig {
     CalibrateConfig { range: Some((1024, 1 << 14)), ..config(ops) }
 }
 
-/// Interrupts at the third record.
+/// Interrupts when the third key begins.
 struct Interrupt(Cancel, usize);
 
 impl Sink for Interrupt {
-    fn record(&mut self, _: &Record) {
+    fn record(&mut self, _: &Record) {}
+    fn progress(&mut self, _: &Progress) {
         self.1 += 1;
         if self.1 == 3 {
             self.0.raise();
         }
     }
-    fn progress(&mut self, _: &Progress) {}
     fn note(&mut self, _: &str) {}
 }
 
@@ -99,6 +99,7 @@ fn a_complete_profile_is_added_to_and_another_machines_is_not() {
 fn operands_that_stay_for_ten_calls_have_a_threshold_of_their_own() {
     let mut spec = sim::spec("textbook").unwrap().quiet();
     (spec.device.link_upload, spec.device.link_download, spec.device.link_latency_s) = (1e11, 1e11, 1e-5);
+    spec.device.link_pinned = Some(4e11);
     let (cpu, gpu) = sim::open_spec(spec.clone(), Compute::Real).unwrap();
     let op = find("exp").unwrap();
     let range = (1 << 10, 1 << 19);
@@ -108,13 +109,23 @@ fn operands_that_stay_for_ten_calls_have_a_threshold_of_their_own() {
     let size = |r| of(r).crossing.unwrap_or(u64::MAX);
     assert!(size(Residency::Resident) < size(Residency::Once), "{:?}", got.records);
     assert!(size(Residency::Once) < size(Residency::Always), "{:?}", got.records);
-    let [low, high] = of(Residency::Once).ci.unwrap();
+    assert!(size(Residency::AlwaysPinned) < size(Residency::Always), "{:?}", got.records);
     let seconds = |n: u64, model: &Model, residency| {
         let case = op.case(DType::F32, &[n], Attrs::new(), Fill::Uniform).unwrap();
         true_seconds(model, op, &case, residency)
     };
-    let wins = |n: u64| seconds(n, &spec.device, Residency::Once) < seconds(n, &spec.cpu, Residency::Resident);
-    assert!(!wins(low - low / 50) && wins(high + high / 50), "{low} to {high}");
+    for residency in [Residency::Once, Residency::AlwaysPinned] {
+        let [low, high] = of(residency).ci.unwrap();
+        let wins = |n: u64| seconds(n, &spec.device, residency) < seconds(n, &spec.cpu, Residency::Resident);
+        assert!(!wins(low - low / 50) && wins(high + high / 50), "{residency:?}: {low} to {high}");
+    }
+    // Where there is no such memory, the key says so and the others are measured.
+    let (cpu, gpu) = sim::open("textbook").unwrap();
+    let got = calibrate(&cfg, &rig(cpu, vec![gpu]));
+    assert!(got.complete && got.decided() == 3, "{:?}", got.records);
+    let missing: Vec<_> = got.records.iter().filter(|r| r.verdict == "unmeasured").collect();
+    assert!(missing.len() == 1 && missing[0].residency == "always-pinned", "{missing:?}");
+    assert!(missing[0].reason.contains("no Pinned memory"), "{}", missing[0].reason);
 }
 
 /// A CPU with half the threads is another CPU: another key, another threshold.

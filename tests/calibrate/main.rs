@@ -71,6 +71,12 @@ fn true_seconds(model: &Model, op: &OpDesc, case: &Case, residency: Residency) -
         Residency::Always => {
             model.call(&bytes(|r| r != Role::Out), &[cost], case.dtype, &bytes(|r| r != Role::In)).unwrap()
         }
+        // Copies wait for nobody: they queue up with the launch.
+        Residency::AlwaysPinned => {
+            let copies = bytes(|r| r != Role::Out).into_iter().chain(bytes(|r| r != Role::In));
+            let links: f64 = copies.map(|b| model.pinned(b).unwrap()).sum();
+            links + model.call(&[], &[cost], case.dtype, &[]).unwrap()
+        }
         // Samples are so long that batches of them do not matter.
         Residency::Once => {
             let k = residency.calls() as usize;
@@ -300,7 +306,7 @@ fn synthetic(key: &Key<'_>, noise: Noise, run: u64) -> (Outcome, u64) {
     let (mut looks, mut done, mut calls) = (Vec::<Look>::new(), 0u64, 0);
     let throttled_from = if noise.throttled { rng.u64(7, 0) % 40 } else { u64::MAX };
     loop {
-        let (sizes, processes) = match crossing::next(&looks, &plan) {
+        let (sizes, processes) = match crossing::next(&looks, &plan, &|size| size) {
             Step::Done(outcome) => return (outcome, calls),
             Step::Measure { sizes, processes } => (sizes, processes),
         };

@@ -195,6 +195,7 @@ pub(crate) fn workload(worth: &str) -> WorkloadRecord {
         gpu_s: known.then_some(1.0),
         gpu_ci_s: ci,
         gpu: "cuda:0".into(),
+        best_s: known.then_some(1.0),
         gain: known.then_some(1.0),
         gain_ci: ci,
         worth: worth.into(),

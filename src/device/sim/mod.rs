@@ -249,6 +249,8 @@ struct SimBuffer {
     id: u64,
     /// Changes whenever the contents do.
     version: AtomicU64,
+    /// Page-locked memory of the host.
+    pinned: bool,
 }
 
 struct SimProgram {
@@ -324,27 +326,29 @@ impl Device for SimDevice {
 
     fn alloc(&self, bytes: u64, kind: MemoryKind) -> Result<Buffer> {
         let named = |e: Error| e.device(&self.info.id);
-        if kind != MemoryKind::Device {
-            return Err(named(no_memory_kind(kind, "the simulator has ordinary device memory only")));
+        let pinned = kind == MemoryKind::Pinned && self.shared.model().link_pinned.is_some();
+        if kind != MemoryKind::Device && !pinned {
+            return Err(named(no_memory_kind(kind, "the simulated machine has no such memory")));
         }
         if bytes > self.info.max_alloc_bytes {
             let why = format!("{bytes} bytes asked, the limit is {}", self.info.max_alloc_bytes);
             return Err(named(Error::new(Code::AllocTooLarge, why)));
         }
         let used = self.ledger.state().bytes;
-        if bytes > self.shared.model().memory_bytes.saturating_sub(used) {
+        if !pinned && bytes > self.shared.model().memory_bytes.saturating_sub(used) {
             let why = format!("{bytes} bytes asked, {used} of {} are in use", self.shared.model().memory_bytes);
             return Err(named(Error::new(Code::OutOfDeviceMemory, why)));
         }
         // The host may be smaller than the machine that it plays. What is never computed with takes no room.
         let held = if self.shared.compute == Compute::Real { bytes } else { bytes.min(16) };
-        let inner = self.shared.host.alloc(held, kind).map_err(|e| {
+        let inner = self.shared.host.alloc(held, MemoryKind::Device).map_err(|e| {
             named(Error::new(Code::OutOfDeviceMemory, "the host that computes for the simulator has too little memory"))
                 .caused_by(e)
         })?;
         self.shared.clock.advance(self.shared.noisy(self.shared.model().allocation(bytes)));
-        let ticket = self.ledger.enter(Kind::Buffer, bytes);
-        Ok(Buffer::new(SimBuffer { inner, id: next_id(), version: AtomicU64::new(0) }, bytes, self.serial, ticket))
+        let ticket = self.ledger.enter(if pinned { Kind::Pinned } else { Kind::Buffer }, bytes);
+        let raw = SimBuffer { inner, id: next_id(), version: AtomicU64::new(0), pinned };
+        Ok(Buffer::new(raw, bytes, self.serial, ticket))
     }
 
     fn build(&self, source: Source<'_>, cached: Option<&[u8]>) -> Result<Program> {
@@ -518,7 +522,12 @@ impl Queue for SimQueue {
         }
         to.version.fetch_add(1, Ordering::SeqCst);
         self.shared.clock.advance(self.shared.model().submit_s);
-        self.shared.occupy(self.shared.noisy(self.shared.model().local(bytes.saturating_mul(2))));
+        let model = self.shared.model();
+        let price = match model.pinned(bytes) {
+            Some(over_the_link) if from.pinned != to.pinned => over_the_link,
+            _ => model.local(bytes.saturating_mul(2)),
+        };
+        self.shared.occupy(self.shared.noisy(price));
         Ok(())
     }
 

@@ -71,6 +71,9 @@ pub struct Model {
     pub link_upload: f64,
     /// Bandwidth to the host.
     pub link_download: f64,
+    /// Bandwidth between page-locked memory of the host and the device; absent: there is no such memory.
+    #[serde(default)]
+    pub link_pinned: Option<f64>,
     /// Standard deviation of the logarithm of each single time.
     pub noise: f64,
     /// Standard deviation of the logarithm of a factor that is constant within a process.
@@ -126,6 +129,7 @@ impl Model {
             ("cache_bandwidth", self.cache_bandwidth),
             ("link_upload", self.link_upload),
             ("link_download", self.link_download),
+            ("link_pinned", self.link_pinned.unwrap_or(1.0)),
             ("units", f64::from(self.units)),
             ("tile", self.tile as f64),
             ("bandwidth_units", f64::from(self.bandwidth_units)),
@@ -204,6 +208,11 @@ impl Model {
     /// Noise-free seconds of a copy to the host.
     pub fn download(&self, bytes: u64) -> f64 {
         self.link_latency_s + self.copy(bytes, self.link_download)
+    }
+
+    /// Noise-free seconds of a copy between the device and page-locked memory of the host; `None` if it has none.
+    pub fn pinned(&self, bytes: u64) -> Option<f64> {
+        self.link_pinned.map(|rate| self.link_latency_s + self.copy(bytes, rate))
     }
 
     fn copy(&self, bytes: u64, rate: f64) -> f64 {

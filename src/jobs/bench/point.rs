@@ -18,7 +18,7 @@ use crate::jobs::ceilings::judge;
 use crate::jobs::gross;
 use crate::measure::reference::Reference;
 use crate::measure::{Cache, OpSubject, Residency, Series, StopRule, Subject, Sweep, phases, sample, stop};
-use crate::op::{OpDesc, Unit, case};
+use crate::op::{OpDesc, case};
 
 use super::{BenchConfig, judged};
 
@@ -87,8 +87,8 @@ pub(super) fn points(cfg: &BenchConfig, sink: &mut dyn Sink) -> Result<Vec<Point
         for dtype in dtypes {
             for case in cases(cfg, op, dtype, &attrs)? {
                 // Where the op is a copy or a launch itself, there is no call that shares its copies.
-                let shares = |r: &&Residency| r.calls() == 1 || !matches!(op.unit, Unit::Bytes | Unit::Calls);
-                for residency in cfg.residencies.iter().filter(shares) {
+                let takes = |r: &&Residency| r.takes(op.unit);
+                for residency in cfg.residencies.iter().filter(takes) {
                     points.push(Point { op, case: case.clone(), residency: *residency, single: false });
                 }
             }

@@ -8,6 +8,7 @@ use crate::base::{Attrs, Code, DType, DeviceClass, Error, Fill, Result, os};
 use crate::device::probe::Rig;
 use crate::device::sim;
 use crate::engine::Runner;
+use crate::jobs::look::Looker;
 use crate::kernel;
 use crate::measure::Residency;
 use crate::op::{Family, OpDesc, Unit};
@@ -15,10 +16,9 @@ use crate::profile::model::Curve;
 use crate::profile::{self, CPU_AUTO, Entry, Profile, Verdict};
 
 use super::decide::{self, Decision};
-use super::look::Looker;
 use super::machine::utc;
 use super::smoke::{self, Trust};
-use super::sweep::{State, Sweep, Swept};
+use super::sweep::{Sweep, Swept};
 use super::{CalibrateConfig, Calibrated, Wanted, earlier};
 
 const INTERRUPTED: &str = "interrupted before this key was known";
@@ -26,24 +26,45 @@ const INTERRUPTED: &str = "interrupted before this key was known";
 pub(super) fn groups_of<'d>(keys: &[Wanted], devices: &'d [Runner]) -> Vec<Group<'d>> {
     let of = |k: &Wanted| {
         let k = *k;
-        devices.iter().map(move |runner| Group { op: k.op, dtype: k.dtype, family: k.family, runner })
+        devices.iter().map(move |runner| Group { number: 0, op: k.op, dtype: k.dtype, family: k.family, runner })
     };
-    keys.iter().flat_map(of).collect()
+    numbered(keys.iter().flat_map(of).collect())
+}
+
+fn numbered(mut groups: Vec<Group<'_>>) -> Vec<Group<'_>> {
+    groups.iter_mut().enumerate().for_each(|(i, g)| g.number = i);
+    groups
 }
 
 /// One op, dtype and family on one device; its keys differ by residency only.
 pub(super) struct Group<'d> {
+    /// In the order in which they are asked for.
+    pub(super) number: usize,
     pub(super) op: &'static OpDesc,
     pub(super) dtype: DType,
     pub(super) family: &'static Family,
     pub(super) runner: &'d Runner,
 }
 
+/// Most processes of the first pass, which is to give as many verdicts as it can.
+const FIRST: usize = 5;
+
+/// What more time is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum More {
+    /// Verdicts that are open, and larger sizes.
+    Decide,
+    /// Other shapes, for the curves of groups that are decided.
+    Shapes,
+}
+
 pub(super) struct Job<'a> {
     cfg: &'a CalibrateConfig,
     rig: &'a Rig,
     pub(super) profile: Profile,
-    records: Vec<CalibrateRecord>,
+    /// With the number of the group: groups are judged in another order than they were asked for.
+    records: Vec<(usize, CalibrateRecord)>,
+    entries: Vec<(usize, Entry)>,
     unmeasured: u64,
     calls: [u64; 2],
     /// Devices that compute nothing take part, and only they.
@@ -54,6 +75,8 @@ pub(super) struct Job<'a> {
     lost: Vec<(u64, String)>,
     kept: u64,
     interrupted: bool,
+    /// By serial of the device: the residencies that it offers, and why it does not offer the others.
+    residencies: Vec<(u64, Vec<Residency>, Vec<(Residency, String)>)>,
 }
 
 impl<'a> Job<'a> {
@@ -91,6 +114,7 @@ impl<'a> Job<'a> {
             rig,
             profile,
             records: Vec::new(),
+            entries: Vec::new(),
             unmeasured: 0,
             calls: [0; 2],
             study,
@@ -98,6 +122,7 @@ impl<'a> Job<'a> {
             lost: Vec::new(),
             kept: 0,
             interrupted: false,
+            residencies: Vec::new(),
         })
     }
 
@@ -130,7 +155,24 @@ impl<'a> Job<'a> {
             sink.note(n);
         }
         self.profile.notes.extend(notes);
+        self.residencies = devices.iter().map(|runner| residencies(&self.cfg.residencies, runner)).collect();
         devices
+    }
+
+    /// The residencies that a group's device offers.
+    fn offered(&self, g: &Group<'_>) -> &[Residency] {
+        let serial = g.runner.device().serial();
+        self.residencies.iter().find(|(known, ..)| *known == serial).map_or(&self.cfg.residencies, |(_, some, _)| some)
+    }
+
+    /// Keys that the device cannot have.
+    fn not_offered(&mut self, g: &Group<'_>, sink: &mut dyn Sink) {
+        let serial = g.runner.device().serial();
+        let missing = self.residencies.iter().find(|(known, ..)| *known == serial).map(|(.., missing)| missing.clone());
+        for (residency, why) in missing.into_iter().flatten() {
+            let record = self.blank(g, residency, Decision::none(Verdict::Unmeasured, why));
+            self.push(g, record, None, false, sink);
+        }
     }
 
     pub(super) fn groups<'d>(&self, devices: &'d [Runner]) -> Vec<Group<'d>> {
@@ -142,14 +184,14 @@ impl<'a> Job<'a> {
         for op in ops {
             for dtype in self.cfg.dtypes.iter().copied().filter(|d| op.dtypes.contains(d)) {
                 for runner in devices {
-                    groups.extend(op.families.iter().map(|family| Group { op, dtype, family, runner }));
+                    groups.extend(op.families.iter().map(|family| Group { number: 0, op, dtype, family, runner }));
                 }
             }
         }
-        groups
+        numbered(groups)
     }
 
-    /// Checks, sweeps and judges one group within `share` seconds.
+    /// Checks and sweeps one group within `share` seconds. `None` if it is judged already.
     pub(super) fn group(
         &mut self,
         g: &Group<'_>,
@@ -161,9 +203,10 @@ impl<'a> Job<'a> {
         let device = g.runner.device();
         if let Some(entries) = self.cfg.earlier.as_ref().and_then(|e| earlier::kept(e, &self.keys(g))) {
             self.kept += entries.len() as u64;
-            self.profile.entries.extend(entries);
+            self.entries.extend(entries.into_iter().map(|e| (g.number, e)));
             return Ok(None);
         }
+        self.not_offered(g, sink);
         if self.interrupted || cancel.raised() {
             self.interrupted = true;
             self.without(g, Verdict::Unmeasured, INTERRUPTED, sink);
@@ -177,7 +220,7 @@ impl<'a> Job<'a> {
         let deadline = Duration::from_secs_f64((share * 4.0).clamp(10.0, 600.0));
         let begin = self.rig.cpu.clock().now();
         if share <= 0.0 {
-            self.unmeasured += self.cfg.residencies.len() as u64;
+            self.unmeasured += self.offered(g).len() as u64;
             self.without(g, Verdict::Unmeasured, "the budget was spent before this key", sink);
             return Ok(None);
         }
@@ -214,41 +257,51 @@ impl<'a> Job<'a> {
             None => return Err(Error::new(Code::Internal, "the check left no result")),
         }
         let budget_s = share - (self.rig.cpu.clock().now() - begin);
-        match self.sweep(g, budget_s, cancel).run(looker, State::default()) {
+        match self.sweep(g, budget_s, cancel).run(looker, &Swept::default(), FIRST) {
             Err(e) if e.code() == Code::Cancelled => {
                 self.interrupted = true;
                 self.without(g, Verdict::Unmeasured, INTERRUPTED, sink);
                 Ok(None)
             }
-            swept => Ok(self.kept_open(g, swept?, sink)),
+            swept => {
+                let swept = swept?;
+                self.note_loss(g, &swept);
+                Ok(Some(swept))
+            }
         }
     }
 
-    /// Goes on with a group for which the budget did not suffice. Gives it back, decided or not.
+    /// Goes on with a group within `share` seconds, in one way or the other; what was known before stays where it is
+    /// interrupted.
     pub(super) fn go_on(
         &mut self,
-        g: &Group<'_>,
-        swept: Swept,
+        (g, how): (&Group<'_>, More),
+        swept: &mut Swept,
         share: f64,
         looker: &mut dyn Looker,
         cancel: &Cancel,
-    ) -> Result<Option<Swept>> {
-        if !swept.open || share <= 0.0 || cancel.raised() || self.is_lost(g) {
+    ) -> Result<()> {
+        let wanted = match how {
+            More::Decide => swept.undecided || swept.cut_short,
+            More::Shapes => !swept.undecided && !swept.stopped(),
+        };
+        if !wanted || share <= 0.0 || cancel.raised() || self.is_lost(g) {
             self.interrupted |= cancel.raised();
-            return Ok(Some(swept));
+            return Ok(());
         }
-        match self.sweep(g, share, cancel).run(looker, swept.state.clone()) {
-            // What was known before the interruption stays.
-            Err(e) if e.code() == Code::Cancelled => {
-                self.interrupted = true;
-                Ok(Some(swept))
-            }
-            again => {
-                let again = again?;
-                self.note_loss(g, &again);
-                Ok(Some(again))
+        let sweep = self.sweep(g, share, cancel);
+        let more = match how {
+            More::Decide => sweep.run(looker, swept, self.cfg.processes),
+            More::Shapes => sweep.look_elsewhere(looker, swept),
+        };
+        match more {
+            Err(e) if e.code() == Code::Cancelled => self.interrupted = true,
+            more => {
+                *swept = more?;
+                self.note_loss(g, swept);
             }
         }
+        Ok(())
     }
 
     fn sweep<'s>(&'s self, g: &'s Group<'_>, budget_s: f64, cancel: &'s Cancel) -> Sweep<'s> {
@@ -258,7 +311,7 @@ impl<'a> Job<'a> {
             family: g.family,
             range: self.cfg.range.unwrap_or(g.op.unit.default_range()),
             device: &g.runner.device().info().id,
-            residencies: &self.cfg.residencies,
+            residencies: self.offered(g),
             processes: self.cfg.processes,
             budget_s,
             clock: self.rig.cpu.clock(),
@@ -277,28 +330,21 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Judges a group, unless more time may decide it.
-    fn kept_open(&mut self, g: &Group<'_>, swept: Swept, sink: &mut dyn Sink) -> Option<Swept> {
-        self.note_loss(g, &swept);
-        if swept.open {
-            return Some(swept);
-        }
-        self.judge(g, swept, sink);
-        None
-    }
-
     /// Verdicts of a swept group, one per residency.
-    pub(super) fn judge(&mut self, g: &Group<'_>, swept: Swept, sink: &mut dyn Sink) {
+    pub(super) fn judge(&mut self, g: &Group<'_>, swept: Swept, sink: &mut dyn Sink) -> Result<()> {
         for (all, some) in self.calls.iter_mut().zip(swept.calls) {
             *all += some;
         }
         if let Some(why) = swept.wrong {
-            return self.without(g, Verdict::Unsafe, &format!("wrong result: {why}"), sink);
+            self.without(g, Verdict::Unsafe, &format!("wrong result: {why}"), sink);
+            return Ok(());
         }
         if let Some(e) = swept.error {
-            return self.without(g, Verdict::Unmeasured, &e.to_string(), sink);
+            self.without(g, Verdict::Unmeasured, &e.to_string(), sink);
+            return Ok(());
         }
-        for (residency, found) in self.cfg.residencies.clone().into_iter().zip(swept.found) {
+        let found = self.sweep(g, 0.0, &Cancel::default()).found(&swept)?;
+        for (residency, found) in self.offered(g).to_vec().into_iter().zip(found) {
             let sizes: Vec<u64> = found.points.iter().map(|p| p.size).collect();
             let mut decision = decide::decide(&found.outcome, &sizes, self.cfg.margin);
             if let Some(cut) = &swept.cut {
@@ -310,21 +356,22 @@ impl<'a> Job<'a> {
             let mut record = self.blank(g, residency, decision);
             record.kernel = swept.kernel.clone();
             record.points = found.points;
-            self.push(record, found.curve, true, sink);
+            self.push(g, record, found.curve, true, sink);
         }
+        Ok(())
     }
 
     /// The keys of a group as entries without results.
     fn keys(&self, g: &Group<'_>) -> Vec<Entry> {
         let blank = |r: &Residency| Entry::from(&self.blank(g, *r, Decision::none(Verdict::Unmeasured, "")));
-        self.cfg.residencies.iter().map(blank).collect()
+        self.offered(g).iter().map(blank).collect()
     }
 
     /// Keys of a group that have no points, for one reason.
     fn without(&mut self, g: &Group<'_>, verdict: Verdict, why: &str, sink: &mut dyn Sink) {
-        for residency in self.cfg.residencies.clone() {
+        for residency in self.offered(g).to_vec() {
             let record = self.blank(g, residency, Decision::none(verdict, why));
-            self.push(record, None, false, sink);
+            self.push(g, record, None, false, sink);
         }
     }
 
@@ -350,19 +397,29 @@ impl<'a> Job<'a> {
         }
     }
 
-    fn push(&mut self, record: CalibrateRecord, curve: Option<Curve>, checked: bool, sink: &mut dyn Sink) {
+    fn push(
+        &mut self,
+        g: &Group<'_>,
+        record: CalibrateRecord,
+        curve: Option<Curve>,
+        checked: bool,
+        sink: &mut dyn Sink,
+    ) {
         let mut entry = Entry { curve, ..Entry::from(&record) };
         if self.study {
             entry.verify = sim::TIMING_ONLY.into();
         } else if !checked && entry.verdict != Verdict::Unsafe {
             entry.verify = "not run".into();
         }
-        self.profile.entries.push(entry);
+        self.entries.push((g.number, entry));
         sink.record(&Record::Calibrate(Box::new(record.clone())));
-        self.records.push(record);
+        self.records.push((g.number, record));
     }
 
     pub(super) fn finish(mut self) -> Calibrated {
+        self.entries.sort_by_key(|(number, _)| *number);
+        self.records.sort_by_key(|(number, _)| *number);
+        self.profile.entries = self.entries.into_iter().map(|(_, entry)| entry).collect();
         if self.unmeasured > 0 {
             self.profile.notes.push(format!("{} keys are unmeasured: the budget was spent", self.unmeasured));
         }
@@ -375,7 +432,7 @@ impl<'a> Job<'a> {
         }
         Calibrated {
             profile: self.profile,
-            records: self.records,
+            records: self.records.into_iter().map(|(_, record)| record).collect(),
             unmeasured: self.unmeasured,
             kept: self.kept,
             interrupted: self.interrupted,
@@ -383,6 +440,19 @@ impl<'a> Job<'a> {
             complete: self.unmeasured == 0 && !self.interrupted,
         }
     }
+}
+
+/// Which of these a device offers, and why it does not offer the others.
+fn residencies(asked: &[Residency], runner: &Runner) -> (u64, Vec<Residency>, Vec<(Residency, String)>) {
+    let device = runner.device();
+    let (mut offered, mut missing) = (Vec::new(), Vec::new());
+    for residency in asked {
+        match residency.offered(device.as_ref()) {
+            Ok(()) => offered.push(*residency),
+            Err(e) => missing.push((*residency, e.to_string())),
+        }
+    }
+    (device.serial(), offered, missing)
 }
 
 /// Operations for each byte at the largest size of the op's first family.

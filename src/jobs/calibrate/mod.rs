@@ -1,13 +1,12 @@
 //! From which size on each op is faster on a GPU: a profile with its evidence.
 //!
 //! For every op, dtype, family and device: a correctness check first, then a sweep of interleaved CPU and device calls
-//! (`sweep`) in several processes (`look`), as far as pure rules ask for it (`measure::crossing`). Nothing is borrowed between keys; what was not measured says
+//! (`sweep`) in several processes (`jobs::look`), as far as pure rules ask for it (`measure::crossing`). Nothing is borrowed between keys; what was not measured says
 //! so. The budget counts the rig's clock, which is virtual for simulated devices.
 
 pub mod decide;
 mod earlier;
 mod job;
-mod look;
 mod machine;
 mod own;
 pub mod regret;
@@ -19,18 +18,19 @@ use std::time::Duration;
 
 use crate::base::record::CalibrateRecord;
 use crate::base::sink::{Cancel, Progress, Sink};
-use crate::base::{Code, DType, Error, Result};
+use crate::base::{Clock, Code, DType, Error, Result};
 use crate::device::probe::Rig;
+use crate::jobs::look::{Crew, Here, Looker};
 use crate::jobs::workers::Start;
 use crate::measure::Residency;
 use crate::op::{Family, OpDesc};
 use crate::profile::{Profile, ProfileDevice, Verdict};
 
-use job::{Group, Job, groups_of};
-use look::{Crew, Here, Looker};
+use job::{Group, Job, More, groups_of};
 use machine::transfer;
+use sweep::Swept;
 
-pub use look::worker;
+pub use super::look::worker;
 pub use own::{Own, measure};
 pub(in crate::jobs) use smoke::gross_error;
 
@@ -214,9 +214,50 @@ fn run_with(
             Err(e) => job.profile.notes.push(format!("no transfer model: {e}")),
         }
     }
-    let at = |group: &Group<'_>, done: usize, total: usize| Progress {
+    let mut done = 0;
+    for block in groups.chunks(BLOCK) {
+        let left = (end - clock.now()).max(0.0);
+        let share = left * block.len() as f64 / (groups.len() - done) as f64;
+        let span = Span { clock: clock.as_ref(), end: clock.now() + share };
+        calibrate_block(&mut job, block, &span, looker, sink, cancel)?;
+        done += block.len();
+    }
+    Ok(job.finish())
+}
+
+/// Groups whose samples are in memory together.
+const BLOCK: usize = 256;
+
+/// Passes over groups that the budget did not suffice for, as long as there is time.
+const AGAIN: usize = 3;
+
+/// Share of the time that is kept for shapes besides the sweeps, once the verdicts are known.
+const SHAPES: f64 = 0.25;
+
+/// The time that is left.
+struct Span<'a> {
+    clock: &'a dyn Clock,
+    end: f64,
+}
+
+impl Span<'_> {
+    fn left(&self) -> f64 {
+        (self.end - self.clock.now()).max(0.0)
+    }
+}
+
+/// Calibrates these groups: first every verdict that the time suffices for, then the shapes that curves rest on.
+fn calibrate_block(
+    job: &mut Job<'_>,
+    groups: &[Group<'_>],
+    span: &Span<'_>,
+    looker: &mut dyn Looker,
+    sink: &mut dyn Sink,
+    cancel: &Cancel,
+) -> Result<()> {
+    let at = |what: &str, group: &Group<'_>, done: usize, total: usize| Progress {
         doing: format!(
-            "{} {} {} on {}",
+            "{what}{} {} {} on {}",
             group.op.name,
             group.dtype,
             group.family.name,
@@ -225,32 +266,39 @@ fn run_with(
         done: done as u64,
         total: Some(total as u64),
     };
-    let mut open = Vec::new();
+    let deciding = Span { end: span.end - SHAPES * span.left(), ..*span };
+    let mut all: Vec<(&Group<'_>, Swept)> = Vec::new();
     for (done, group) in groups.iter().enumerate() {
-        sink.progress(&at(group, done, groups.len()));
-        // Many keys need less than their share, so each may take twice as much; the last has what is left.
-        let even = (end - clock.now()).max(0.0) / (groups.len() - done) as f64;
+        sink.progress(&at("", group, done, groups.len()));
+        // Many groups need less than their share, so each may take twice as much; the last has what is left.
+        let even = deciding.left() / (groups.len() - done) as f64;
         let share = if done + 1 < groups.len() { 2.0 * even } else { even };
-        open.extend(job.group(group, share, looker, sink, cancel)?.map(|swept| (group, swept)));
+        all.extend(job.group(group, share, looker, sink, cancel)?.map(|swept| (group, swept)));
     }
     // What the others did not need goes to those that it was not enough for.
-    for _ in 0..AGAIN {
-        let total = open.len();
-        for (done, (group, swept)) in std::mem::take(&mut open).into_iter().enumerate() {
-            sink.progress(&at(group, done, total));
-            let left = (end - clock.now()).max(0.0);
-            let share = left.min(1.5 * left / (total - done) as f64);
-            open.extend(job.go_on(group, swept, share, looker, cancel)?.map(|swept| (group, swept)));
+    let mut pass = |how: More, span: &Span<'_>, which: &dyn Fn(&Swept) -> bool, all: &mut [(&Group<'_>, Swept)]| {
+        let total = all.iter().filter(|(_, s)| which(s)).count();
+        for (done, (group, swept)) in all.iter_mut().filter(|(_, s)| which(s)).enumerate() {
+            let what = if how == More::Shapes { "other shapes of " } else { "" };
+            sink.progress(&at(what, group, done, total));
+            let share = span.left().min(1.5 * span.left() / (total - done) as f64);
+            job.go_on((*group, how), swept, share, looker, cancel)?;
         }
+        Ok::<(), Error>(())
+    };
+    for _ in 0..AGAIN {
+        pass(More::Decide, &deciding, &|s| s.undecided, &mut all)?;
     }
-    for (group, swept) in open {
-        job.judge(group, swept, sink);
+    pass(More::Shapes, span, &|s| s.crosses(), &mut all)?;
+    pass(More::Decide, span, &|s| s.cut_short, &mut all)?;
+    // Where the winner never changes, a curve decides little.
+    pass(More::Shapes, span, &|s| !s.crosses(), &mut all)?;
+    pass(More::Decide, span, &|s| s.undecided, &mut all)?;
+    for (group, swept) in all {
+        job.judge(group, swept, sink)?;
     }
-    Ok(job.finish())
+    Ok(())
 }
-
-/// Passes over keys that the budget did not suffice for, as long as there is time.
-const AGAIN: usize = 3;
 
 /// Calibrations of one machine that differ by their number of CPU threads, as one. Errors: `BadArgument` for none.
 pub fn joined(parts: Vec<Calibrated>) -> Result<Calibrated> {

@@ -14,13 +14,13 @@ use crate::base::regret::{RegretDense, RegretPolicy, RegretRecord, RegretShape};
 use crate::base::sink::{Cancel, Progress, Sink};
 use crate::base::{Attrs, Case, Clock, Code, DType, Error, Features, Fill, Result, stats};
 use crate::device::probe::Rig;
+use crate::jobs::look::{Crew, Here, Looker, Order};
 use crate::jobs::workers::Start;
 use crate::measure::Residency;
 use crate::op::{self, OpDesc};
 use crate::profile::file::{Source, load_source};
 use crate::profile::{Entry, Key, Place, Profile, Rule, Verdict, model};
 
-use super::look::{Crew, Here, Looker, Order};
 use super::shapes::shapes;
 use super::sweep::size_of;
 
@@ -127,7 +127,6 @@ fn run_with(
         let mut timer = Timer {
             cfg,
             op,
-            dtype,
             device: &device,
             residencies: group.iter().map(|e| e.residency.parse()).collect::<Result<_>>()?,
             clock: clock.as_ref(),
@@ -240,7 +239,6 @@ fn of(timed: &[Timed], which: usize) -> Vec<Held> {
 struct Timer<'a> {
     cfg: &'a RegretConfig,
     op: &'static OpDesc,
-    dtype: DType,
     device: &'a str,
     residencies: Vec<Residency>,
     clock: &'a dyn Clock,
@@ -272,11 +270,8 @@ impl Timer<'_> {
                     break;
                 }
                 let order = Order {
-                    op: self.op.name.into(),
-                    dtype: self.dtype,
-                    device: self.device.into(),
-                    dims: timed.case.dims.iter().map(|(_, d)| *d).collect(),
-                    residencies: self.residencies.clone(),
+                    case: timed.case.to_string(),
+                    places: self.residencies.iter().map(|r| (self.device.to_string(), *r)).collect(),
                     pairs: self.cfg.pairs,
                     budget_s: budget_s.min(left),
                 };
@@ -340,16 +335,12 @@ impl Subject<'_> {
     }
 
     fn by_threshold(&self, call: &Features) -> bool {
-        self.entry.threshold_work().is_some_and(|least| call.work >= least)
+        self.entry.sends(Rule::Threshold, call)
     }
 
     /// The profile's rule.
     fn auto(&self, call: &Features) -> bool {
-        let predicted = || model::device_wins(self.entry, call);
-        match self.rule {
-            Rule::Curve => predicted().unwrap_or_else(|| self.by_threshold(call)),
-            Rule::Threshold => self.by_threshold(call),
-        }
+        self.entry.sends(self.rule, call)
     }
 
     fn preset(&self, call: &Features) -> bool {

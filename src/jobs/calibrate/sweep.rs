@@ -1,5 +1,5 @@
 //! Measures one op, dtype and family on one device against the CPU: sizes from small to large in one process, then what
-//! [`crossing::next`] asks for, in several.
+//! [`crossing::next`] asks for, in several; and, where that is known and time is left, other shapes for the curves.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,12 +7,12 @@ use std::sync::Arc;
 use crate::base::record::CalibratePoint;
 use crate::base::sink::Cancel;
 use crate::base::{Attrs, Case, Class, Clock, Code, Cost, DType, Error, Fill, Result, stats, units};
+use crate::jobs::look::{Looker, Order, Timed};
 use crate::measure::crossing::{self, Look, Outcome, Plan, Step};
 use crate::measure::{Residency, processes, stop};
 use crate::op::{Family, OpDesc, Unit};
 use crate::profile::model::{Curve, Sample, fit};
 
-use super::look::{Looker, Order, Timed};
 use super::shapes::shapes;
 
 /// Pairs of the first look at a size, and of each look where several processes measure.
@@ -31,8 +31,8 @@ const LEAST: usize = 3;
 /// Shapes besides the sweep that curves rest on: where there is one dimension, and where there are more.
 const OTHERS: [usize; 2] = [10, 32];
 
-/// Share of the budget that they may take.
-const OTHERS_SHARE: f64 = 0.25;
+/// Share of their time that one of them may take, as [`POINT`].
+const OTHER: f64 = 0.2;
 
 /// What is swept.
 pub(super) struct Sweep<'a> {
@@ -66,7 +66,7 @@ pub(super) struct Found {
 
 /// What was measured, to go on from.
 #[derive(Clone, Debug, Default)]
-pub(super) struct State {
+struct State {
     series: Vec<Series>,
     known: Option<Known>,
     /// Sizes of the first look, as the family's sweep takes them.
@@ -75,17 +75,18 @@ pub(super) struct State {
     others: Vec<(Case, usize, Vec<Pair>)>,
     /// Of these shapes so many were looked at.
     looked: usize,
-    calls: [u64; 2],
 }
 
-/// What came of it.
+/// What came of it, so far.
 #[derive(Debug, Default)]
 pub(super) struct Swept {
-    /// What more time could go on from, and true if it may decide more.
-    pub(super) state: State,
-    pub(super) open: bool,
-    /// One for each residency.
-    pub(super) found: Vec<Found>,
+    state: State,
+    /// True if a residency has no verdict, or a wide one, and more time may give it one.
+    pub(super) undecided: bool,
+    /// True if more time may reach larger sizes.
+    pub(super) cut_short: bool,
+    /// One for each residency, sizes in the op's unit.
+    outcomes: Vec<Outcome>,
     /// Kernel on the device at the largest size.
     pub(super) kernel: String,
     /// Calls that were timed, those to warm up among them: for the crossings, and at other shapes for the curves.
@@ -96,6 +97,33 @@ pub(super) struct Swept {
     pub(super) wrong: Option<String>,
     /// The error that ended the sweep, if one did.
     pub(super) error: Option<Error>,
+}
+
+impl Swept {
+    /// True if a device went wrong.
+    pub(super) fn stopped(&self) -> bool {
+        self.wrong.is_some() || self.error.is_some()
+    }
+
+    /// The same to go on from, after which it may be told anew what went wrong.
+    fn again(&self) -> Swept {
+        Swept {
+            state: self.state.clone(),
+            undecided: self.undecided,
+            cut_short: self.cut_short,
+            outcomes: self.outcomes.clone(),
+            kernel: self.kernel.clone(),
+            calls: self.calls,
+            cut: self.cut.clone(),
+            wrong: None,
+            error: None,
+        }
+    }
+
+    /// True if the winner changes in a residency.
+    pub(super) fn crosses(&self) -> bool {
+        self.outcomes.iter().any(|o| matches!(o, Outcome::Crossing { .. } | Outcome::NonMonotone(_)))
+    }
 }
 
 /// A size in one process: samples of the CPU and of the device.
@@ -122,9 +150,8 @@ struct Running<'s, 'a> {
     sweep: &'s Sweep<'a>,
     looker: &'s mut dyn Looker,
     begin: f64,
-    state: State,
-    /// True if more time would have led further.
-    open: bool,
+    /// Share of the budget that a look may take.
+    share: f64,
     out: Swept,
 }
 
@@ -142,34 +169,67 @@ enum Looked {
 }
 
 impl Sweep<'_> {
-    /// Runs the sweep, from where an earlier one ended. Errors only for interruption; what a device does wrong is part of
-    /// the result.
-    pub(super) fn run(&self, looker: &mut dyn Looker, mut state: State) -> Result<Swept> {
-        state.series.resize(self.residencies.len(), Series::new());
-        let begin = self.clock.now();
-        let mut running = Running { sweep: self, looker, begin, state, open: false, out: Swept::default() };
+    /// Looks for the crossings in at most so many processes, from where an earlier sweep ended. Errors only for
+    /// interruption; what a device does wrong is part of the result.
+    pub(super) fn run(&self, looker: &mut dyn Looker, earlier: &Swept, most: usize) -> Result<Swept> {
+        let mut running = Running::new(self, looker, POINT, earlier);
+        (running.out.undecided, running.out.cut_short, running.out.cut) = (false, false, None);
         running.first_look()?;
-        let outcomes = (0..self.residencies.len()).map(|which| running.decide(which)).collect::<Result<Vec<_>>>()?;
+        running.out.outcomes = running.decide(most)?;
+        running.done()
+    }
+
+    /// Looks at shapes besides the sweep, within the range that could be measured; the earlier look stands. Errors as
+    /// [`Sweep::run`].
+    pub(super) fn look_elsewhere(&self, looker: &mut dyn Looker, earlier: &Swept) -> Result<Swept> {
+        let mut running = Running::new(self, looker, OTHER, earlier);
         running.look_elsewhere()?;
-        for (which, outcome) in outcomes.into_iter().enumerate() {
-            let mut points = running.state.series[which]
-                .iter()
-                .map(|(p, pairs)| self.point(*p, pairs))
-                .collect::<Result<Vec<_>>>()?;
+        Ok(Swept { kernel: earlier.kernel.clone(), ..running.done()? })
+    }
+
+    /// What is known, one for each residency.
+    pub(super) fn found(&self, swept: &Swept) -> Result<Vec<Found>> {
+        let of = |(which, outcome): (usize, &Outcome)| {
+            let series = &swept.state.series[which];
+            let mut points = series.iter().map(|(p, pairs)| self.point(*p, pairs)).collect::<Result<Vec<_>>>()?;
             // Neighbouring numbers may make sizes that are equal in the op's unit.
             points.dedup_by_key(|p| p.size);
-            let curve = running.curve(which)?;
-            running.out.found.push(Found { points, outcome, curve });
+            Ok(Found { points, outcome: outcome.clone(), curve: self.curve(&swept.state, which)? })
+        };
+        swept.outcomes.iter().enumerate().map(of).collect()
+    }
+
+    /// The curves of one residency.
+    fn curve(&self, state: &State, which: usize) -> Result<Option<Curve>> {
+        let sample = |case: &Case, process: usize, (cpu, device): &Pair| Sample {
+            call: self.op.features(case),
+            process,
+            cpu_s: stats::median(cpu),
+            device_s: stats::median(device),
+        };
+        let mut samples = Vec::new();
+        for (param, pairs) in &state.series[which] {
+            let case = self.case(*param)?;
+            samples.extend(pairs.iter().enumerate().map(|(process, pair)| sample(&case, process, pair)));
         }
-        if self.cancel.raised() {
-            return Err(Error::new(Code::Cancelled, "interrupted"));
-        }
-        let open = running.open && !running.stopped();
-        Ok(Swept { calls: running.state.calls, open, state: running.state, ..running.out })
+        samples.extend(state.others.iter().map(|(case, process, pairs)| sample(case, *process, &pairs[which])));
+        Ok(fit(&samples, self.residencies[which] != Residency::Resident))
     }
 
     fn case(&self, param: u64) -> Result<Case> {
         self.op.case(self.dtype, &(self.family.sweep)(param), Attrs::new(), Fill::Uniform)
+    }
+
+    /// [`total`] of a size; 0 if there is no such case.
+    fn cost_of(&self, param: u64) -> u64 {
+        self.case(param).map_or(0, |case| total(&(self.op.cost)(&case)))
+    }
+
+    /// The number that makes the same shape and is its size, if there is one: many numbers make one shape where sizes are
+    /// rounded to whole rows.
+    fn snap(&self, param: u64) -> u64 {
+        let same = |size: &u64| (self.family.sweep)(*size) == (self.family.sweep)(param);
+        self.size(param).ok().filter(same).unwrap_or(param)
     }
 
     fn size(&self, param: u64) -> Result<u64> {
@@ -206,25 +266,38 @@ impl Sweep<'_> {
     }
 }
 
-impl Running<'_, '_> {
+impl<'s, 'a> Running<'s, 'a> {
+    fn new(sweep: &'s Sweep<'a>, looker: &'s mut dyn Looker, share: f64, earlier: &Swept) -> Self {
+        let mut out = earlier.again();
+        out.state.series.resize(sweep.residencies.len(), Series::new());
+        Running { sweep, looker, begin: sweep.clock.now(), share, out }
+    }
+
+    fn done(self) -> Result<Swept> {
+        if self.sweep.cancel.raised() {
+            return Err(Error::new(Code::Cancelled, "interrupted"));
+        }
+        let goes_on = !self.out.stopped();
+        let (undecided, cut_short) = (self.out.undecided && goes_on, self.out.cut_short && goes_on);
+        Ok(Swept { undecided, cut_short, ..self.out })
+    }
+
     fn left(&self) -> f64 {
         self.sweep.budget_s - (self.sweep.clock.now() - self.begin)
     }
 
-    fn stopped(&self) -> bool {
-        self.out.wrong.is_some() || self.out.error.is_some()
-    }
-
     /// All residencies together in the first process, from small to large.
     fn first_look(&mut self) -> Result<()> {
-        let all: Vec<usize> = (0..self.state.series.len()).collect();
-        let known = self.state.grid.last().copied().unwrap_or(0);
-        for param in crossing::grid(self.sweep.range).into_iter().filter(|p| *p > known) {
+        let all: Vec<usize> = (0..self.out.state.series.len()).collect();
+        let known = self.out.state.grid.last().copied().unwrap_or(0);
+        let mut grid: Vec<u64> = crossing::grid(self.sweep.range).into_iter().map(|p| self.sweep.snap(p)).collect();
+        grid.dedup();
+        for param in grid.into_iter().filter(|p| *p > known) {
             match self.sized_look(param, &all, 0, PAIRS[0])? {
-                Looked::Timed(_) => self.state.grid.push(param),
+                Looked::Timed(_) => self.out.state.grid.push(param),
                 Looked::Stopped => break,
                 Looked::LeftOut { why, time } => {
-                    self.open |= time;
+                    self.out.cut_short |= time;
                     self.out.cut = Some(format!("sizes from {param} on are left out: {why}"));
                     break;
                 }
@@ -233,28 +306,33 @@ impl Running<'_, '_> {
         Ok(())
     }
 
-    /// Follows the plan for one residency.
-    fn decide(&mut self, which: usize) -> Result<Outcome> {
-        let n = self.sweep.processes;
-        let plan = Plan { processes: [3.min(n), 5.min(n), n], ..Plan::new(self.state.grid.clone()) };
+    /// Follows the plan of each residency; what several ask for is measured together. `most`: processes.
+    fn decide(&mut self, most: usize) -> Result<Vec<Outcome>> {
+        let n = most.min(self.sweep.processes);
+        let plan = Plan { processes: [3.min(n), 5.min(n), n], ..Plan::new(self.out.state.grid.clone()) };
+        let count = self.out.state.series.len();
+        let nothing = || vec![Outcome::Inconclusive("nothing was measured"); count];
+        let mut known: Vec<Option<Outcome>> = vec![None; count];
         loop {
-            if self.stopped() || plan.grid.is_empty() {
-                return Ok(Outcome::Inconclusive("nothing was measured"));
+            if self.out.stopped() || plan.grid.is_empty() {
+                return Ok(nothing());
             }
-            let looks: Vec<Look> =
-                self.state.series[which].iter().map(|(size, pairs)| Look::of(*size, pairs)).collect();
-            let (sizes, processes) = match crossing::next(&looks, &plan) {
-                Step::Done(outcome) => return self.sweep.sized(outcome),
-                Step::Measure { sizes, processes } => (sizes, processes),
-            };
-            for size in sizes {
-                for process in self.state.series[which].get(&size).map_or(0, Vec::len)..processes {
-                    match self.sized_look(size, &[which], process, PAIRS[1])? {
-                        Looked::Timed(_) => {}
-                        Looked::Stopped => return Ok(Outcome::Inconclusive("nothing was measured")),
-                        Looked::LeftOut { time, .. } => {
-                            self.open |= time;
-                            return Ok(Outcome::Inconclusive("the budget was spent before it was known"));
+            let wanted = self.wanted(&plan, &mut known)?;
+            if let Some(all) = known.iter().cloned().collect::<Option<Vec<_>>>() {
+                return Ok(all);
+            }
+            for ((size, process), mut which) in wanted {
+                which.retain(|i| known[*i].is_none());
+                if which.is_empty() {
+                    continue;
+                }
+                match self.sized_look(size, &which, process, PAIRS[1])? {
+                    Looked::Timed(_) => {}
+                    Looked::Stopped => return Ok(nothing()),
+                    Looked::LeftOut { time, .. } => {
+                        self.out.undecided |= time;
+                        for i in which {
+                            known[i] = Some(Outcome::Inconclusive("the budget was spent before it was known"));
                         }
                     }
                 }
@@ -262,51 +340,55 @@ impl Running<'_, '_> {
         }
     }
 
-    /// Shapes besides the sweep, for the curves, within the range that could be measured.
+    /// What the residencies that are not known yet ask for, by size and number of the process; or they are known now.
+    fn wanted(&mut self, plan: &Plan, known: &mut [Option<Outcome>]) -> Result<BTreeMap<(u64, usize), Vec<usize>>> {
+        let sweep = self.sweep;
+        let mut wanted: BTreeMap<(u64, usize), Vec<usize>> = BTreeMap::new();
+        for (which, known) in known.iter_mut().enumerate().filter(|(_, known)| known.is_none()) {
+            let series = &self.out.state.series[which];
+            let looks: Vec<Look> = series.iter().map(|(size, pairs)| Look::of(*size, pairs)).collect();
+            match crossing::next(&looks, plan, &|param| sweep.snap(param)) {
+                Step::Done(outcome) => {
+                    self.out.undecided |= plan.processes[2] < sweep.processes && plan.wants_processes(&outcome);
+                    *known = Some(sweep.sized(outcome)?);
+                }
+                Step::Measure { sizes, processes } => {
+                    for size in sizes {
+                        for process in series.get(&size).map_or(0, Vec::len)..processes {
+                            wanted.entry((size, process)).or_default().push(which);
+                        }
+                    }
+                }
+            }
+        }
+        Ok(wanted)
+    }
+
     fn look_elsewhere(&mut self) -> Result<()> {
-        let (Some(low), Some(high)) = (self.state.grid.first().copied(), self.state.grid.last().copied()) else {
+        let (Some(low), Some(high)) = (self.out.state.grid.first().copied(), self.out.state.grid.last().copied()) else {
             return Ok(());
         };
         let sweep = self.sweep;
         let range = (sweep.size(low)?, sweep.size(high)?);
         let n = OTHERS[usize::from(sweep.op.dims.len() > 1)];
-        let all: Vec<usize> = (0..self.state.series.len()).collect();
-        let end = sweep.clock.now() + OTHERS_SHARE * sweep.budget_s;
+        let all: Vec<usize> = (0..self.out.state.series.len()).collect();
         for (i, case) in shapes(sweep.op, sweep.dtype, sweep.family, range, sweep.seed, n, true)?
             .into_iter()
             .enumerate()
-            .skip(self.state.looked)
+            .skip(self.out.state.looked)
         {
-            if self.stopped() || self.left() <= 0.0 || sweep.clock.now() >= end {
+            if self.out.stopped() || self.left() <= 0.0 {
                 break;
             }
-            self.state.looked = i + 1;
+            self.out.state.looked = i + 1;
             let process = i % sweep.processes.min(3);
             if let Looked::Timed(timed) = self.look(&case, &all, process, PAIRS[0])? {
-                self.state.calls[1] += timed.calls;
+                self.out.calls[1] += timed.calls;
                 let pairs = timed.devices.into_iter().map(|d| (timed.cpu.clone(), d)).collect();
-                self.state.others.push((case, process, pairs));
+                self.out.state.others.push((case, process, pairs));
             }
         }
         Ok(())
-    }
-
-    /// The curves of one residency.
-    fn curve(&self, which: usize) -> Result<Option<Curve>> {
-        let op = self.sweep.op;
-        let sample = |case: &Case, process: usize, (cpu, device): &Pair| Sample {
-            call: op.features(case),
-            process,
-            cpu_s: stats::median(cpu),
-            device_s: stats::median(device),
-        };
-        let mut samples = Vec::new();
-        for (param, pairs) in &self.state.series[which] {
-            let case = self.sweep.case(*param)?;
-            samples.extend(pairs.iter().enumerate().map(|(process, pair)| sample(&case, process, pair)));
-        }
-        samples.extend(self.state.others.iter().map(|(case, process, pairs)| sample(case, *process, &pairs[which])));
-        Ok(fit(&samples, self.sweep.residencies[which] != Residency::Resident))
     }
 
     /// A size of the sweep in one process; what is timed is kept.
@@ -317,9 +399,9 @@ impl Running<'_, '_> {
         };
         let looked = self.look(&case, which, process, pairs)?;
         if let Looked::Timed(timed) = &looked {
-            self.state.calls[0] += timed.calls;
+            self.out.calls[0] += timed.calls;
             for (i, device) in which.iter().zip(&timed.devices) {
-                self.state.series[*i].entry(param).or_default().push((timed.cpu.clone(), device.clone()));
+                self.out.state.series[*i].entry(param).or_default().push((timed.cpu.clone(), device.clone()));
             }
         }
         Ok(looked)
@@ -336,27 +418,27 @@ impl Running<'_, '_> {
         let cost = (sweep.op.cost)(case);
         let mut budget_s = left_s;
         let mut pairs = pairs;
-        if let Some(k) = self.state.known {
+        if let Some(k) = self.out.state.known {
             let predicted = stop::predict(k.round_s, &k.cost, &cost);
             let besides = k.besides_s * cost.bytes() as f64 / k.cost.bytes().max(1) as f64;
             let least = besides + predicted * (LEAST + BEFORE) as f64;
-            if least > (2.0 * POINT * sweep.budget_s).min(left_s) {
+            // What was measured once is measured again as long as there is time at all: without it there is no verdict.
+            let within = self.out.state.grid.last().is_some_and(|largest| sweep.cost_of(*largest) >= total(&cost));
+            let most = if self.share < OTHER && within { left_s } else { (2.0 * self.share * sweep.budget_s).min(left_s) };
+            if least > most {
                 let (p, b) = (units::seconds(predicted), units::seconds(sweep.budget_s));
                 let m = units::seconds(besides);
                 let why = format!("predicted {p} a pair and {m} to make it, the key has {b}");
                 return Ok(Looked::LeftOut { why, time: true });
             }
-            let fit = ((POINT * sweep.budget_s - besides) / predicted) as usize;
+            let fit = ((self.share * sweep.budget_s - besides) / predicted) as usize;
             pairs = fit.saturating_sub(BEFORE).clamp(LEAST, pairs);
             // Predictions are high rather than low, but not always.
-            budget_s = left_s.min(3.0 * predicted * (pairs + BEFORE) as f64).max(POINT * sweep.budget_s);
+            budget_s = left_s.min(3.0 * predicted * (pairs + BEFORE) as f64).max(self.share * sweep.budget_s);
         }
         let order = Order {
-            op: sweep.op.name.into(),
-            dtype: sweep.dtype,
-            device: sweep.device.into(),
-            dims: case.dims.iter().map(|(_, size)| *size).collect(),
-            residencies: which.iter().map(|i| sweep.residencies[*i]).collect(),
+            case: case.to_string(),
+            places: which.iter().map(|i| (sweep.device.to_string(), sweep.residencies[*i])).collect(),
             pairs,
             budget_s,
         };
@@ -367,11 +449,11 @@ impl Running<'_, '_> {
             }
             Ok(Some(timed)) => {
                 self.keep(which, &timed, cost, sweep.clock.now() - begin);
-                Ok(if self.stopped() { Looked::Stopped } else { Looked::Timed(timed) })
+                Ok(if self.out.stopped() { Looked::Stopped } else { Looked::Timed(timed) })
             }
             Err(e) if e.code() == Code::Cancelled => Err(e),
             // Too large for a device or the host: the sizes below stand.
-            Err(e) if matches!(e.class(), Class::Oom | Class::Unsupported) && self.state.known.is_some() => {
+            Err(e) if matches!(e.class(), Class::Oom | Class::Unsupported) && self.out.state.known.is_some() => {
                 Ok(Looked::LeftOut { why: e.to_string(), time: false })
             }
             Err(e) => {
@@ -388,10 +470,18 @@ impl Running<'_, '_> {
         // A sample of several calls between copies is shown as one call's share.
         let calls = |i: &usize| self.sweep.residencies[*i].calls() as f64;
         let on_devices: f64 = which.iter().zip(&timed.devices).map(|(i, s)| calls(i) * stats::median(s)).sum();
-        self.state.known = Some(Known { cost, round_s: stats::median(&timed.cpu) + on_devices, besides_s });
+        // A small size says little about a large one.
+        if self.out.state.known.is_none_or(|k| total(&cost) >= total(&k.cost)) {
+            self.out.state.known = Some(Known { cost, round_s: stats::median(&timed.cpu) + on_devices, besides_s });
+        }
         self.out.kernel.clone_from(&timed.kernel);
         self.out.wrong = self.out.wrong.take().or(timed.wrong.clone());
     }
+}
+
+/// Operations and bytes, to compare costs by.
+fn total(cost: &Cost) -> u64 {
+    cost.flops.saturating_add(cost.bytes())
 }
 
 /// The size in the op's unit of an amount of work: the work itself, or its cube root rounded down for `Dim`.

@@ -5,7 +5,6 @@
 //! first, as far as the budget goes; for the rest the calibrated curves predict, and the answer says for how much. Last
 //! three times are added up: as it ran, as the new profile would place it, and with everything on a GPU.
 
-mod timing;
 mod total;
 
 use std::time::Duration;
@@ -16,20 +15,21 @@ use crate::base::{Case, Code, Error, Result};
 use crate::device::probe::Rig;
 use crate::engine::{Workload, WorkloadRow};
 use crate::jobs::calibrate::{self, CalibrateConfig, Calibrated, Wanted};
+use crate::jobs::look::{Crew, Here, Looker, Order, Timed};
 use crate::jobs::workers::Start;
 use crate::measure::Residency;
 use crate::op::{self, OpDesc, Unit};
 use crate::profile::{CPU_AUTO, Call, Chooser, Operands, Place, Policy, model};
 
-use timing::{Crew, Here, Order, Timed, Timer};
 use total::{Side, Sums, Times};
-
-pub use timing::worker;
 
 /// Share of the budget for calibrating; the rest times the recorded shapes.
 const CALIBRATING: f64 = 0.5;
 /// Processes that time the recorded shapes: an interval needs at least two, and each costs the whole workload.
 const PROCESSES: usize = 5;
+
+/// Pairs in each process.
+const PAIRS: usize = 9;
 
 /// What came of it.
 #[derive(Clone, Debug)]
@@ -75,18 +75,18 @@ pub fn run_in(
     })
 }
 
-/// The same in fresh processes: `calibrating` starts those of [`calibrate::worker`], `timing` those of [`worker`].
+/// The same in fresh processes, which `start` says how to start; [`calibrate::worker`] is what they run.
 pub fn run_workers(
     cfg: &CalibrateConfig,
     workload: &Workload,
     rig: &Rig,
-    [calibrating, timing]: [&Start; 2],
+    start: &Start,
     sink: &mut dyn Sink,
     cancel: &Cancel,
 ) -> Result<Judged> {
-    let mut timer = Crew::new(timing, rig.cpu.clock());
+    let mut timer = Crew::new(start, rig.cpu.clock());
     judge(cfg, workload, rig, &mut timer, sink, cancel, &mut |cfg, keys, sink| {
-        calibrate::run_keys_workers(cfg, keys, rig, calibrating, sink, cancel)
+        calibrate::run_keys_workers(cfg, keys, rig, start, sink, cancel)
     })
 }
 
@@ -115,7 +115,7 @@ fn judge(
     cfg: &CalibrateConfig,
     workload: &Workload,
     rig: &Rig,
-    timer: &mut dyn Timer,
+    timer: &mut dyn Looker,
     sink: &mut dyn Sink,
     cancel: &Cancel,
     calibrate: Calibrate<'_>,
@@ -193,18 +193,18 @@ fn time(
     row: &mut Row<'_>,
     devices: &[String],
     budget_s: f64,
-    timer: &mut dyn Timer,
+    timer: &mut dyn Looker,
     cancel: &Cancel,
 ) -> Result<()> {
     let processes = cfg.processes.min(PROCESSES);
     let order = Order {
         case: row.recorded.case.to_string(),
-        residency: row.residency,
-        devices: devices.to_vec(),
+        places: devices.iter().map(|d| (d.clone(), row.residency)).collect(),
+        pairs: PAIRS,
         budget_s: budget_s / processes as f64,
     };
     for process in 0..processes {
-        match timer.time(&order, process, cancel) {
+        match timer.look(&order, process, cancel) {
             Ok(Some(timed)) => {
                 if let Some(why) = &timed.wrong {
                     row.wrong = true;

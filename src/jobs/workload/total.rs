@@ -5,10 +5,10 @@
 
 use crate::base::record::{WorkloadCall, WorkloadRecord};
 use crate::base::{stats, units};
+use crate::jobs::look::Timed;
 use crate::measure::processes;
 use crate::profile::{ProfileDevice, model};
 
-use super::timing::Timed;
 
 /// How far a prediction may be off, as a factor.
 const OFF: f64 = 2.0;
@@ -83,6 +83,13 @@ impl Times {
         self.devices.iter().filter_map(|d| Self::mean(d)).min_by(f64::total_cmp)
     }
 
+    /// Where the geometric mean of the processes' medians is least.
+    fn fastest(&self) -> Side {
+        let devices = self.devices.iter().enumerate().filter_map(|(d, s)| Some((Side::Device(d), Self::mean(s)?)));
+        let cpu = self.cpu_s().map(|s| (Side::Cpu, s));
+        cpu.into_iter().chain(devices).min_by(|a, b| a.1.total_cmp(&b.1)).map_or(Side::Cpu, |(side, _)| side)
+    }
+
     fn side(&self, side: Side) -> Option<&Vec<Vec<f64>>> {
         match side {
             Side::Cpu => Some(&self.cpu),
@@ -147,6 +154,7 @@ pub(super) struct Sums {
     now: Sum,
     cpu: Sum,
     routed: Sum,
+    best: Sum,
     gpu: Vec<Sum>,
     processes: usize,
     /// Rows by basis.
@@ -164,6 +172,7 @@ impl Sums {
             now: sum(),
             cpu: sum(),
             routed: sum(),
+            best: sum(),
             gpu: (0..devices).map(|_| sum()).collect(),
             processes,
             rows: [0; 3],
@@ -191,6 +200,8 @@ impl Sums {
         self.now.add(n - on_gpu, times.basis, &times.cpu);
         self.now.add(on_gpu, times.basis, times.side(Side::Device(0)).unwrap_or(&times.cpu));
         self.routed.add(n, times.basis, times.side(goes).unwrap_or(&times.cpu));
+        let best = if refused { Side::Cpu } else { times.fastest() };
+        self.best.add(n, times.basis, times.side(best).unwrap_or(&times.cpu));
         if goes != Side::Cpu {
             self.on_device += count;
         }
@@ -259,6 +270,7 @@ impl Sums {
             gpu_s: best.map(|(_, t)| t.0),
             gpu_ci_s: best.map(|(_, t)| t.1),
             gpu: best.and_then(|(d, _)| devices.get(d)).map_or_else(String::new, |d| d.id.clone()),
+            best_s: of(&self.best).map(|t| t.0),
             gain: gain.map(|g| g.0),
             gain_ci: gain.map(|g| g.1),
             worth: worth.into(),
@@ -281,6 +293,7 @@ pub(super) fn lines(r: &WorkloadRecord) -> Vec<String> {
         0 => String::new(),
         n => format!(", {n} calls that no GPU takes on the CPU"),
     };
+    let beyond = |s: Option<f64>| r.regret(s).map_or_else(|| "unknown".into(), |x| format!("+{:.1} %", 100.0 * x));
     vec![
         format!("time now: {}", time(r.now_s, r.now_ci_s)),
         format!("routed: {}, {} of {} calls on a GPU", time(r.routed_s, r.routed_ci_s), r.on_device, r.calls),
@@ -288,6 +301,14 @@ pub(super) fn lines(r: &WorkloadRecord) -> Vec<String> {
         format!(
             "{} shapes measured, {} predicted (each taken to be within a factor of {OFF}), {} unknown",
             r.measured, r.predicted, r.unknown
+        ),
+        format!(
+            "beyond the best placement of these shapes ({}): now {}, routed {}, all on the CPU {}, {gpu} {}",
+            r.best_s.map_or_else(|| "unknown".into(), units::seconds),
+            beyond(r.now_s),
+            beyond(r.routed_s),
+            beyond(r.cpu_s),
+            beyond(r.gpu_s)
         ),
         format!("worth it: {} ({})", r.worth, r.reason),
     ]
@@ -301,7 +322,13 @@ mod tests {
         // Three processes, each as a whole 1 % slower than the one before.
         let of = |i: i32| {
             let slow = 1.01f64.powi(i);
-            Timed { cpu: vec![cpu * slow; 9], devices: vec![vec![device * slow; 9]], wrong: None }
+            Timed {
+                cpu: vec![cpu * slow; 9],
+                devices: vec![vec![device * slow; 9]],
+                calls: 18,
+                kernel: String::new(),
+                wrong: None,
+            }
         };
         (0..3).map(of).collect()
     }
@@ -324,6 +351,8 @@ mod tests {
         near(r.cpu_s, 25.0);
         near(r.routed_s, 15.0);
         near(r.gpu_s, 25.0);
+        near(r.best_s, 15.0);
+        assert!(r.regret(r.routed_s).unwrap().abs() < 1e-12 && (r.regret(r.cpu_s).unwrap() - 2.0 / 3.0).abs() < 1e-9);
         let [low, high] = r.now_ci_s.unwrap();
         assert!(low < 21.0 && 21.42 < high && high / low < 1.1, "{low} {high}");
         // What slows a whole process drops out of the gain.
@@ -361,7 +390,7 @@ mod tests {
         sums.add(10, 0, &Times::of(&timed(2.0, 1.0), &[], 3), Side::Cpu, true);
         let r = sums.record(Vec::new(), &[device()], 1);
         assert_eq!((r.worth.as_str(), r.refused, r.on_device), ("no", 10, 0));
-        assert_eq!(r.gpu_s, r.cpu_s);
+        assert_eq!((r.gpu_s, r.best_s), (r.cpu_s, r.cpu_s), "a device that is faster but cannot take it is no choice");
         let none = Sums::new(0, 3).record(Vec::new(), &[], 1);
         assert_eq!((none.worth.as_str(), none.now_s), ("unclear", None));
         // Nothing predicted, nothing measured: no sum is made of nothing.

@@ -1,4 +1,4 @@
-//! One recorded shape timed in one process: on rigs of this program, or by workers.
+//! One case timed in one process, on the CPU and on devices in turns: on rigs of this program, or by workers.
 
 use std::io::{BufRead, Write};
 use std::sync::Arc;
@@ -7,25 +7,27 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::base::sink::Cancel;
-use crate::base::{Clock, Code, Error, Result, Told};
+use crate::base::{Case, Clock, Code, Error, HostTensor, Result, Told};
 use crate::device::probe::Rig;
-use crate::engine::Runner;
-use crate::jobs::calibrate::gross_error;
+use crate::device::sim;
+use crate::engine::{Prepared, Runner};
 use crate::jobs::workers::{self, Start, Worker};
 use crate::measure::{OpSubject, Residency, StopRule, Subject, sample};
-use crate::op::{self, case};
+use crate::op::{self, OpDesc, Role, case};
 
-/// Pairs of a look, and fewest that count.
-const PAIRS: usize = 9;
+use super::calibrate::gross_error;
+
+/// Fewest pairs that are evidence.
 const LEAST: usize = 3;
 
-/// What is timed together: a case on the CPU and on devices, in turns.
+/// What is timed together: a case on the CPU and in each of these places, in turns.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Order {
+    /// Its name.
     pub(super) case: String,
-    pub(super) residency: Residency,
-    /// Ids.
-    pub(super) devices: Vec<String>,
+    /// A device by its id, and where the operands are.
+    pub(super) places: Vec<(String, Residency)>,
+    pub(super) pairs: usize,
     /// Seconds on the clock of the devices.
     pub(super) budget_s: f64,
 }
@@ -34,16 +36,20 @@ pub(super) struct Order {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Timed {
     pub(super) cpu: Vec<f64>,
-    /// In the order of the devices.
+    /// One series for each place of the order.
     pub(super) devices: Vec<Vec<f64>>,
+    /// Calls in all, those to warm up among them.
+    pub(super) calls: u64,
+    /// Kernel on the first device.
+    pub(super) kernel: String,
     /// How a device's result is grossly wrong, if one is.
     pub(super) wrong: Option<String>,
 }
 
 /// Whoever times cases in processes 0, 1, ...
-pub(super) trait Timer {
+pub(super) trait Looker {
     /// `None` if the budget held too few pairs. Time that passed on another clock than the job's has passed there, too.
-    fn time(&mut self, order: &Order, process: usize, cancel: &Cancel) -> Result<Option<Timed>>;
+    fn look(&mut self, order: &Order, process: usize, cancel: &Cancel) -> Result<Option<Timed>>;
 }
 
 /// The devices of one process.
@@ -59,53 +65,75 @@ impl<'a> Station<'a> {
         Station { cpu: Runner::new(Arc::clone(&rig.cpu)), cpu_variant, devices }
     }
 
-    fn clock(&self) -> Arc<dyn Clock> {
-        self.cpu.device().clock()
+    fn device(&self, id: &str) -> Result<&Runner> {
+        let found = self.devices.iter().find(|d| d.device().info().id == id);
+        found.ok_or_else(|| Error::new(Code::BadArgument, format!("no {id} to time")))
     }
 
     fn time(&self, order: &Order, cancel: &Cancel) -> Result<Option<Timed>> {
         let c = case::parse(&order.case)?;
         let op = op::find(c.op)?;
-        let runner = |id: &String| {
-            let found = self.devices.iter().find(|d| d.device().info().id == *id);
-            found.ok_or_else(|| Error::new(Code::BadArgument, format!("no {id} to time")))
-        };
-        let runners = order.devices.iter().map(runner).collect::<Result<Vec<_>>>()?;
-        let inputs = case::inputs(op, &c)?;
+        // Places on one device share its kernel.
+        let mut prepared: Vec<(&String, &Runner, Prepared)> = Vec::new();
+        for (id, _) in &order.places {
+            if !prepared.iter().any(|(known, ..)| *known == id) {
+                let runner = self.device(id)?;
+                prepared.push((id, runner, runner.prepare(op, &c, None)?));
+            }
+        }
+        // Where nothing is computed there is nothing to compute with.
+        let timing_only = prepared.iter().any(|(_, runner, _)| sim::timing_only(runner.device().info()));
+        let inputs = if timing_only { zeros(op, &c)? } else { case::inputs(op, &c)? };
         let deadline = Duration::from_secs_f64((order.budget_s * 4.0).clamp(10.0, 600.0));
         let on_cpu = self.cpu.prepare(op, &c, self.cpu_variant)?;
-        let on_devices = runners.iter().map(|r| r.prepare(op, &c, None)).collect::<Result<Vec<_>>>()?;
         // The CPU computes where the operands are in either residency.
         let mut cpu = OpSubject::new(&self.cpu, &on_cpu, &inputs, Residency::Resident, deadline)?;
-        let mut devices = runners
-            .iter()
-            .zip(&on_devices)
-            .map(|(r, p)| OpSubject::new(r, p, &inputs, order.residency, deadline))
-            .collect::<Result<Vec<_>>>()?;
+        let mut devices = Vec::new();
+        for (id, residency) in &order.places {
+            for (_, runner, kernel) in prepared.iter().filter(|(known, ..)| *known == id) {
+                devices.push(OpSubject::new(runner, kernel, &inputs, *residency, deadline)?);
+            }
+        }
         let rule = StopRule {
-            min_samples: PAIRS,
-            max_samples: PAIRS,
+            min_samples: order.pairs,
+            max_samples: order.pairs,
             spread: 0.0,
             soft_s: order.budget_s,
             budget_s: order.budget_s,
         };
         let mut subjects: Vec<&mut dyn Subject> = vec![&mut cpu];
         subjects.extend(devices.iter_mut().map(|d| d as &mut dyn Subject));
-        let mut samples = sample(&mut subjects, &rule, cancel)?.into_iter().map(|s| s.samples);
+        let series = sample(&mut subjects, &rule, cancel)?;
         if cancel.raised() {
             return Err(Error::new(Code::Cancelled, "interrupted"));
         }
-        let cpu_s = samples.next().unwrap_or_default();
-        if cpu_s.len() < LEAST {
+        let calls = series.iter().map(|s| s.calls).sum();
+        let mut samples = series.into_iter().map(|s| s.samples);
+        let on_cpu = samples.next().unwrap_or_default();
+        if on_cpu.len() < LEAST {
             return Ok(None);
         }
-        let want = cpu.outputs()?;
         let mut wrong = None;
-        for d in &mut devices {
-            wrong = wrong.or(gross_error(&c, &d.outputs()?, &want));
+        if !timing_only {
+            let want = cpu.outputs()?;
+            for d in &mut devices {
+                wrong = wrong.or(gross_error(&c, &d.outputs()?, &want));
+            }
         }
-        Ok(Some(Timed { cpu: cpu_s, devices: samples.collect(), wrong }))
+        let kernel = prepared.first().map_or_else(String::new, |(_, _, k)| k.variant.to_string());
+        Ok(Some(Timed { cpu: on_cpu, devices: samples.collect(), calls, kernel, wrong }))
     }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.cpu.device().clock()
+    }
+}
+
+/// Read operands of a case, all zero.
+fn zeros(op: &OpDesc, case: &Case) -> Result<Vec<HostTensor>> {
+    let shapes = (op.shapes)(case)?;
+    let read = |i: &usize| op.operands[*i].role != Role::Out;
+    (0..shapes.len()).filter(read).map(|i| HostTensor::zeros(op.operand_dtype(i, case), &shapes[i])).collect()
 }
 
 /// Times in this program: with one rig all processes are rounds in it, with several each rig is one.
@@ -118,8 +146,8 @@ impl<'a> Here<'a> {
     }
 }
 
-impl Timer for Here<'_> {
-    fn time(&mut self, order: &Order, process: usize, cancel: &Cancel) -> Result<Option<Timed>> {
+impl Looker for Here<'_> {
+    fn look(&mut self, order: &Order, process: usize, cancel: &Cancel) -> Result<Option<Timed>> {
         let which = process % self.0.len();
         let clock = self.0[which].clock();
         let begin = clock.now();
@@ -160,7 +188,7 @@ pub fn worker(
     let clock = station.clock();
     workers::serve(input, output, |line| {
         let order: Order = serde_json::from_str(line)
-            .map_err(|e| Error::new(Code::BadArgument, "no order of a workload").caused_by(e))?;
+            .map_err(|e| Error::new(Code::BadArgument, "no order to time a case").caused_by(e))?;
         let begin = clock.now();
         let timed = station.time(&order, cancel).map_err(|e| Told::from(&e));
         Ok(Answer { spent_s: clock.now() - begin, timed })
@@ -180,8 +208,8 @@ impl<'a> Crew<'a> {
     }
 }
 
-impl Timer for Crew<'_> {
-    fn time(&mut self, order: &Order, process: usize, cancel: &Cancel) -> Result<Option<Timed>> {
+impl Looker for Crew<'_> {
+    fn look(&mut self, order: &Order, process: usize, cancel: &Cancel) -> Result<Option<Timed>> {
         let which = process % self.workers.len();
         let mut worker = match self.workers[which].take() {
             Some(w) => w,
