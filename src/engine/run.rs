@@ -473,7 +473,8 @@ impl Prepared {
             let kept = self.operands.iter().filter(|o| keep(o.role));
             kept.map(|o| self.device.alloc(round16(o.bytes), MemoryKind::Pinned)).collect()
         };
-        let all = || -> Result<Pins> { Ok(Pins { read: pinned(|r| r != Role::Out)?, written: pinned(|r| r != Role::In)? }) };
+        let all =
+            || -> Result<Pins> { Ok(Pins { read: pinned(|r| r != Role::Out)?, written: pinned(|r| r != Role::In)? }) };
         let pins = all().map_err(|e| self.named(e))?;
         for (pin, t) in pins.read.iter().zip(inputs.iter().map(Borrow::borrow)) {
             q.write(pin, 0, t.bytes()).map_err(|e| self.named(e))?;

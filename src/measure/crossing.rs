@@ -420,7 +420,7 @@ fn around(looks: &[Look], plan: &Plan, snap: &dyn Fn(u64) -> u64, guess: f64, ha
                 sizes.extend(window(b + step, b + 3.0 * step, 2));
             }
             sizes.iter_mut().filter(|s| coarse(**s)).for_each(|s| *s = snap(*s + 1));
-            sizes.retain(|s| !inside.iter().any(|l| l.size == *s) && s <= last);
+            sizes.retain(|s| !inside.iter().any(|l| l.size == *s) && !coarse(*s) && s <= last);
             sizes.sort_unstable();
             sizes.dedup();
             if !sizes.is_empty() {
@@ -457,5 +457,80 @@ impl Found {
             below: below.filter(|i| *i < STEPS).map(|i| zero(i, 2)),
             above: above.map(|i| if i > 0 && y[i - 1][0] <= 0.0 { zero(i - 1, 0) } else { x[i] }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A device that wins from `at` on, its ratio rising as the root of the size; processes differ a little.
+    fn log_ratio(size: u64, process: usize, at: f64) -> f64 {
+        0.5 * (size as f64 / at).ln() + 0.01 * ((process * 7 + size as usize) % 5) as f64 - 0.02
+    }
+
+    /// Follows the plan to its end: the outcome and every look that was asked for.
+    fn follow(plan: &Plan, snap: &dyn Fn(u64) -> u64, at: f64) -> (Outcome, Vec<(u64, usize)>) {
+        let mut looks: Vec<Look> = Vec::new();
+        let mut asked = Vec::new();
+        for _ in 0..200 {
+            match next(&looks, plan, snap) {
+                Step::Done(outcome) => return (outcome, asked),
+                Step::Measure { sizes, processes } => {
+                    let before = asked.len();
+                    for size in sizes {
+                        let i = looks.iter().position(|l| l.size >= size).unwrap_or(looks.len());
+                        if looks.get(i).is_none_or(|l| l.size != size) {
+                            looks.insert(i, Look { size, logs: Vec::new() });
+                        }
+                        for process in looks[i].logs.len()..processes {
+                            looks[i].logs.push(log_ratio(size, process, at));
+                            asked.push((size, process));
+                        }
+                    }
+                    assert!(asked.len() > before, "a step that asks for nothing new never ends");
+                }
+            }
+        }
+        panic!("no end after {} looks", asked.len());
+    }
+
+    #[test]
+    fn a_crossing_is_found_between_sizes_that_there_are() {
+        for (rows, at) in [(1, 40_000.0), (1000, 40_000.0), (1000, 5200.0), (1000, 2100.0), (4000, 9000.0)] {
+            let snap = move |size: u64| (size + rows / 2).max(rows) / rows * rows;
+            let mut grid: Vec<u64> = grid((1000, 1 << 20)).into_iter().map(snap).collect();
+            grid.dedup();
+            let (outcome, asked) = follow(&Plan::new(grid), &snap, at);
+            assert!(asked.iter().all(|(size, _)| size.is_multiple_of(rows)), "{rows} {at}: {asked:?}");
+            let mut once = asked.clone();
+            once.sort_unstable();
+            once.dedup();
+            assert_eq!(once.len(), asked.len(), "no size twice in one process: {rows} {at}");
+            let Outcome::Crossing { ci: [low, high], .. } = outcome else { panic!("{rows} {at}: {outcome:?}") };
+            assert!(low as f64 <= at * 1.02 && at <= high as f64 * 1.02, "{rows} {at}: {low} to {high}");
+        }
+    }
+
+    #[test]
+    fn fewer_processes_first_and_more_for_what_is_open() {
+        let plan = |most: usize| Plan { processes: [3, 5, most], ..Plan::new(grid((1000, 1 << 20))) };
+        let (outcome, asked) = follow(&plan(5), &|s| s, 40_000.0);
+        assert!(asked.iter().all(|(_, process)| *process < 5));
+        assert!(!plan(5).wants_processes(&outcome), "narrow: {outcome:?}");
+        for (outcome, wants) in [
+            (Outcome::Always, false),
+            (Outcome::Never, false),
+            (Outcome::NonMonotone(vec![(1, true), (2, false)]), false),
+            (Outcome::Inconclusive("noise"), true),
+            (Outcome::Crossing { size: 100, ci: [100, 110] }, false),
+            (Outcome::Crossing { size: 100, ci: [90, 110] }, true),
+        ] {
+            assert_eq!(plan(5).wants_processes(&outcome), wants, "{outcome:?}");
+        }
+        // Nobody wins at the largest size: all processes are asked, then it stays open.
+        let (outcome, asked) = follow(&plan(11), &|s| s, f64::from(1 << 20));
+        assert!(matches!(outcome, Outcome::Inconclusive(_)), "{outcome:?}");
+        assert!(asked.iter().any(|(_, process)| *process == 10));
     }
 }

@@ -5,15 +5,43 @@
 
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 use crate::base::{Code, DType, Error, Features, MOST_DIMS};
 
 use super::model::{self, Times};
-use super::{CPU_AUTO, Decision, Entry, Key, Kind, Place, Profile, ProfileDevice, Reason, Rule, Verdict};
+use super::{CPU_AUTO, Decision, Entry, Key, Kind, Place, Profile, ProfileDevice, Reason, Verdict};
 
 /// Residency of operands that cross the bus in every call.
 pub const ALWAYS: &str = "always";
 /// Residency of operands that stay on the device.
 pub const RESIDENT: &str = "resident";
+
+/// What decides where both a curve and a threshold could.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Rule {
+    /// Work from the threshold on goes to the device.
+    #[default]
+    Threshold,
+    /// The side with the shorter predicted time, where the entry has a curve.
+    Curve,
+}
+
+impl Rule {
+    /// The word in profiles.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Rule::Threshold => "threshold",
+            Rule::Curve => "curve",
+        }
+    }
+
+    // By reference, as serde asks.
+    pub(super) fn is_threshold(&self) -> bool {
+        *self == Rule::Threshold
+    }
+}
 
 /// Who decides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

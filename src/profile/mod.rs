@@ -27,7 +27,7 @@ use crate::base::record::{CalibratePoint, CalibrateRecord};
 use crate::base::text::printable;
 use crate::base::{Backend, DType, DeviceInfo};
 
-pub use choose::{Call, Operands, Placed, Policy};
+pub use choose::{Call, Operands, Placed, Policy, Rule};
 pub use file::{PRESETS, Source, load};
 pub use index::Chooser;
 pub use merge::merge;
@@ -261,32 +261,6 @@ impl From<&CalibrateRecord> for Entry {
             points: r.points.clone(),
             curve: None,
         }
-    }
-}
-
-/// What decides where both a curve and a threshold could.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Rule {
-    /// Work from the threshold on goes to the device.
-    #[default]
-    Threshold,
-    /// The side with the shorter predicted time, where the entry has a curve.
-    Curve,
-}
-
-impl Rule {
-    /// The word in profiles.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Rule::Threshold => "threshold",
-            Rule::Curve => "curve",
-        }
-    }
-
-    // By reference, as serde asks.
-    fn is_threshold(&self) -> bool {
-        *self == Rule::Threshold
     }
 }
 

@@ -156,6 +156,25 @@ fn numbers_of_threads_are_keys_of_their_own() {
     assert_eq!(joined(Vec::new()).unwrap_err().code(), Code::BadArgument);
 }
 
+/// What takes little time comes first: a verdict for every key that a few processes suffice for.
+#[test]
+fn a_short_budget_gives_most_keys_a_verdict() {
+    for seconds in [1] {
+        let (cpu, gpu) = sim::open("laptop").unwrap();
+        let cfg = CalibrateConfig {
+            budget: Duration::from_secs(seconds),
+            ..config(&["relu", "exp", "add", "softmax", "sum", "layernorm"])
+        };
+        let got = calibrate(&cfg, &rig(cpu, vec![gpu]));
+        let (decided, all) = (got.decided(), got.records.len());
+        assert!(4 * decided >= 3 * all, "{seconds} s: {decided} of {all}");
+        // Rows of softmax come in whole numbers: many sizes are one shape, which is measured once.
+        for record in got.records.iter().filter(|r| r.op == "softmax") {
+            assert!(record.points.windows(2).all(|w| w[0].size < w[1].size), "{:?}", record.points);
+        }
+    }
+}
+
 /// Time that some keys do not need goes to those that it was not enough for. What is left in the end is less than ten times
 /// what the next look would take.
 #[test]
@@ -175,7 +194,7 @@ fn no_time_is_left_while_a_key_is_open() {
         let for_time = |r: &&CalibrateRecord| r.reason.contains("the budget") || r.reason.contains("the key has");
         let open = got.records.iter().filter(for_time).count();
         ended_open += open;
-        assert!(open == 0 || spent > 0.5 * budget, "{ms} ms: {open} open, {spent} of {budget}: {:#?}", got.records);
+        assert!(open == 0 || spent > 0.8 * budget, "{ms} ms: {open} open, {spent} of {budget}: {:#?}", got.records);
     }
     assert!(ended_open > 0, "the smallest budgets are not enough");
 }

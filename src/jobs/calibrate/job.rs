@@ -12,7 +12,7 @@ use crate::jobs::look::Looker;
 use crate::kernel;
 use crate::measure::Residency;
 use crate::op::{Family, OpDesc, Unit};
-use crate::profile::model::Curve;
+use crate::profile::model::{Curve, Sample};
 use crate::profile::{self, CPU_AUTO, Entry, Profile, Verdict};
 
 use super::decide::{self, Decision};
@@ -330,8 +330,22 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Verdicts of a swept group, one per residency.
-    pub(super) fn judge(&mut self, g: &Group<'_>, swept: Swept, sink: &mut dyn Sink) -> Result<()> {
+    /// What the curves of a swept group rest on, one per residency; nothing where a device went wrong.
+    pub(super) fn samples(&self, g: &Group<'_>, swept: &Swept) -> Result<Vec<(Vec<Sample>, bool)>> {
+        let residencies = if swept.stopped() { 0 } else { self.offered(g).len() };
+        let cancel = Cancel::default();
+        let sweep = self.sweep(g, 0.0, &cancel);
+        (0..residencies).map(|which| sweep.samples(swept, which)).collect()
+    }
+
+    /// Verdicts of a swept group, one per residency, with their curves.
+    pub(super) fn judge(
+        &mut self,
+        g: &Group<'_>,
+        swept: Swept,
+        curves: Vec<Option<Curve>>,
+        sink: &mut dyn Sink,
+    ) -> Result<()> {
         for (all, some) in self.calls.iter_mut().zip(swept.calls) {
             *all += some;
         }
@@ -344,7 +358,7 @@ impl<'a> Job<'a> {
             return Ok(());
         }
         let found = self.sweep(g, 0.0, &Cancel::default()).found(&swept)?;
-        for (residency, found) in self.offered(g).to_vec().into_iter().zip(found) {
+        for ((residency, found), curve) in self.offered(g).to_vec().into_iter().zip(found).zip(curves) {
             let sizes: Vec<u64> = found.points.iter().map(|p| p.size).collect();
             let mut decision = decide::decide(&found.outcome, &sizes, self.cfg.margin);
             if let Some(cut) = &swept.cut {
@@ -356,7 +370,7 @@ impl<'a> Job<'a> {
             let mut record = self.blank(g, residency, decision);
             record.kernel = swept.kernel.clone();
             record.points = found.points;
-            self.push(g, record, found.curve, true, sink);
+            self.push(g, record, curve, true, sink);
         }
         Ok(())
     }

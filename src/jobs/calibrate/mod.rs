@@ -14,16 +14,18 @@ mod shapes;
 mod smoke;
 mod sweep;
 
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::base::record::CalibrateRecord;
 use crate::base::sink::{Cancel, Progress, Sink};
-use crate::base::{Clock, Code, DType, Error, Result};
+use crate::base::{Clock, Code, DType, Error, Result, os};
 use crate::device::probe::Rig;
 use crate::jobs::look::{Crew, Here, Looker};
 use crate::jobs::workers::Start;
 use crate::measure::Residency;
 use crate::op::{Family, OpDesc};
+use crate::profile::model::{Curve, Sample, fit};
 use crate::profile::{Profile, ProfileDevice, Verdict};
 
 use job::{Group, Job, More, groups_of};
@@ -234,6 +236,9 @@ const AGAIN: usize = 3;
 /// Share of the time that is kept for shapes besides the sweeps, once the verdicts are known.
 const SHAPES: f64 = 0.25;
 
+/// Share of the time that is kept for fitting curves, which takes a few tenths of a second each.
+const FITTING: f64 = 0.1;
+
 /// The time that is left.
 struct Span<'a> {
     clock: &'a dyn Clock,
@@ -266,6 +271,9 @@ fn calibrate_block(
         done: done as u64,
         total: Some(total as u64),
     };
+    let whole = span;
+    let fitting = if span.clock.is_virtual() { 0.0 } else { FITTING * span.left() };
+    let span = &Span { end: span.end - fitting, ..*span };
     let deciding = Span { end: span.end - SHAPES * span.left(), ..*span };
     let mut all: Vec<(&Group<'_>, Swept)> = Vec::new();
     for (done, group) in groups.iter().enumerate() {
@@ -294,10 +302,53 @@ fn calibrate_block(
     // Where the winner never changes, a curve decides little.
     pass(More::Shapes, span, &|s| !s.crosses(), &mut all)?;
     pass(More::Decide, span, &|s| s.undecided, &mut all)?;
-    for (group, swept) in all {
-        job.judge(group, swept, sink)?;
+    let work: Vec<_> = all.iter().map(|(g, s)| Ok((job.samples(g, s)?, s.crosses()))).collect::<Result<_>>()?;
+    for ((group, swept), curves) in all.into_iter().zip(fits(work, whole, cancel)) {
+        job.judge(group, swept, curves, sink)?;
     }
     Ok(())
+}
+
+/// What the curves of a group rest on, one for each residency, with whether its calls copy operands; and whether the winner
+/// changes.
+type Fittable = (Vec<(Vec<Sample>, bool)>, bool);
+
+/// How long an interrupted calibration goes on with its curves.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The curves of groups, on all processors, as far as the time suffices: those first whose winner changes, where a curve
+/// decides most. Without one a key has its threshold.
+fn fits(work: Vec<Fittable>, span: &Span<'_>, cancel: &Cancel) -> Vec<Vec<Option<Curve>>> {
+    let mut order: Vec<(usize, usize)> = Vec::new();
+    for first in [true, false] {
+        for (group, (residencies, _)) in work.iter().enumerate().filter(|(_, (_, crosses))| *crosses == first) {
+            order.extend((0..residencies.len()).map(|which| (group, which)));
+        }
+    }
+    let next = AtomicUsize::new(0);
+    let begin = Instant::now();
+    let some = || {
+        let mut found = Vec::new();
+        while let Some((group, which)) = order.get(next.fetch_add(1, Ordering::Relaxed)).copied() {
+            let patient = !cancel.raised() || begin.elapsed() < PATIENCE;
+            if patient && (span.clock.is_virtual() || span.left() > 0.0) {
+                let (samples, copies) = &work[group].0[which];
+                found.push((group, which, fit(samples, *copies)));
+            }
+        }
+        found
+    };
+    let threads = os::allowed_cpus().len().clamp(1, order.len().max(1));
+    let found: Vec<_> = std::thread::scope(|scope| {
+        let started: Vec<_> = (0..threads).map(|_| scope.spawn(some)).collect();
+        let joined = started.into_iter().map(|t| t.join().unwrap_or_else(|p| std::panic::resume_unwind(p)));
+        joined.flatten().collect()
+    });
+    let mut curves: Vec<Vec<Option<Curve>>> = work.iter().map(|(r, _)| vec![None; r.len()]).collect();
+    for (group, which, curve) in found {
+        curves[group][which] = curve;
+    }
+    curves
 }
 
 /// Calibrations of one machine that differ by their number of CPU threads, as one. Errors: `BadArgument` for none.

@@ -11,7 +11,7 @@ use crate::jobs::look::{Looker, Order, Timed};
 use crate::measure::crossing::{self, Look, Outcome, Plan, Step};
 use crate::measure::{Residency, processes, stop};
 use crate::op::{Family, OpDesc, Unit};
-use crate::profile::model::{Curve, Sample, fit};
+use crate::profile::model::Sample;
 
 use super::shapes::shapes;
 
@@ -60,8 +60,6 @@ pub(super) struct Found {
     pub(super) points: Vec<CalibratePoint>,
     /// Sizes in the op's unit.
     pub(super) outcome: Outcome,
-    /// Times of any shape, if enough shapes were measured.
-    pub(super) curve: Option<Curve>,
 }
 
 /// What was measured, to go on from.
@@ -194,13 +192,14 @@ impl Sweep<'_> {
             let mut points = series.iter().map(|(p, pairs)| self.point(*p, pairs)).collect::<Result<Vec<_>>>()?;
             // Neighbouring numbers may make sizes that are equal in the op's unit.
             points.dedup_by_key(|p| p.size);
-            Ok(Found { points, outcome: outcome.clone(), curve: self.curve(&swept.state, which)? })
+            Ok(Found { points, outcome: outcome.clone() })
         };
         swept.outcomes.iter().enumerate().map(of).collect()
     }
 
-    /// The curves of one residency.
-    fn curve(&self, state: &State, which: usize) -> Result<Option<Curve>> {
+    /// What the curve of residency number `which` rests on, and whether its calls copy operands.
+    pub(super) fn samples(&self, swept: &Swept, which: usize) -> Result<(Vec<Sample>, bool)> {
+        let state = &swept.state;
         let sample = |case: &Case, process: usize, (cpu, device): &Pair| Sample {
             call: self.op.features(case),
             process,
@@ -213,7 +212,7 @@ impl Sweep<'_> {
             samples.extend(pairs.iter().enumerate().map(|(process, pair)| sample(&case, process, pair)));
         }
         samples.extend(state.others.iter().map(|(case, process, pairs)| sample(case, *process, &pairs[which])));
-        Ok(fit(&samples, self.residencies[which] != Residency::Resident))
+        Ok((samples, self.residencies[which] != Residency::Resident))
     }
 
     fn case(&self, param: u64) -> Result<Case> {
@@ -321,6 +320,9 @@ impl<'s, 'a> Running<'s, 'a> {
             if let Some(all) = known.iter().cloned().collect::<Option<Vec<_>>>() {
                 return Ok(all);
             }
+            if wanted.is_empty() {
+                return Err(Error::new(Code::Internal, "the plan of a crossing asks for nothing new"));
+            }
             for ((size, process), mut which) in wanted {
                 which.retain(|i| known[*i].is_none());
                 if which.is_empty() {
@@ -365,7 +367,8 @@ impl<'s, 'a> Running<'s, 'a> {
     }
 
     fn look_elsewhere(&mut self) -> Result<()> {
-        let (Some(low), Some(high)) = (self.out.state.grid.first().copied(), self.out.state.grid.last().copied()) else {
+        let (Some(low), Some(high)) = (self.out.state.grid.first().copied(), self.out.state.grid.last().copied())
+        else {
             return Ok(());
         };
         let sweep = self.sweep;
@@ -424,7 +427,8 @@ impl<'s, 'a> Running<'s, 'a> {
             let least = besides + predicted * (LEAST + BEFORE) as f64;
             // What was measured once is measured again as long as there is time at all: without it there is no verdict.
             let within = self.out.state.grid.last().is_some_and(|largest| sweep.cost_of(*largest) >= total(&cost));
-            let most = if self.share < OTHER && within { left_s } else { (2.0 * self.share * sweep.budget_s).min(left_s) };
+            let most =
+                if self.share < OTHER && within { left_s } else { (2.0 * self.share * sweep.budget_s).min(left_s) };
             if least > most {
                 let (p, b) = (units::seconds(predicted), units::seconds(sweep.budget_s));
                 let m = units::seconds(besides);

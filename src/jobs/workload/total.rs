@@ -9,7 +9,6 @@ use crate::jobs::look::Timed;
 use crate::measure::processes;
 use crate::profile::{ProfileDevice, model};
 
-
 /// How far a prediction may be off, as a factor.
 const OFF: f64 = 2.0;
 /// Least gain that is worth a GPU.

@@ -63,7 +63,8 @@ pub fn fit(samples: &[Sample], copies: bool) -> Option<Curve> {
         }
     }
     let side = |logs: &[f64], copies: bool, queued: bool| {
-        Data { shapes: &shapes, logs, weights: &weights, copies, queued }.side()
+        let rates: Vec<f64> = logs.iter().map(|l| (-l).exp()).collect();
+        Data { shapes: &shapes, logs, rates: &rates, weights: &weights, copies, queued }.side()
     };
     let curve = Curve { span, cpu: side(&cpu, false, false), device: side(&device, copies, true) };
     curve.fault().is_none().then_some(curve)
@@ -100,6 +101,8 @@ struct Data<'a> {
     shapes: &'a [Shape],
     /// Logarithms of seconds.
     logs: &'a [f64],
+    /// 1 over seconds.
+    rates: &'a [f64],
     weights: &'a [f64],
     copies: bool,
     /// Whether parts of a wave may take as long as whole ones.
@@ -281,8 +284,8 @@ impl Data<'_> {
     /// traffic) do not count in their row.
     fn solve(&self, columns: &[[f64; TERMS]], hidden: &[[bool; 2]]) -> [f64; TERMS] {
         let (mut normal, mut right) = ([[0.0; TERMS]; TERMS], [0.0; TERMS]);
-        for (((row, hidden), log), w) in columns.iter().zip(hidden).zip(self.logs).zip(self.weights) {
-            let mut row = row.map(|v| v * (-log).exp());
+        for (((row, hidden), rate), w) in columns.iter().zip(hidden).zip(self.rates).zip(self.weights) {
+            let mut row = row.map(|v| v * rate);
             if hidden[0] {
                 row[3] = 0.0;
             }
@@ -290,10 +293,16 @@ impl Data<'_> {
                 (row[4], row[5]) = (0.0, 0.0);
             }
             for i in 0..TERMS {
-                right[i] += w * row[i];
-                for j in 0..TERMS {
-                    normal[i][j] += w * row[i] * row[j];
+                let weighted = w * row[i];
+                right[i] += weighted;
+                for j in i..TERMS {
+                    normal[i][j] += weighted * row[j];
                 }
+            }
+        }
+        for i in 0..TERMS {
+            for j in 0..i {
+                normal[i][j] = normal[j][i];
             }
         }
         non_negative(&normal, &right)
