@@ -81,7 +81,7 @@ fn ceilings_are_those_of_the_machine() {
         near(value("d2h", None, 0), d.link_download * 1e-9, "d2h");
         near(value("launch", None, 0), d.submit_s + d.launch_s + d.sync_s, "launch");
         assert!(value("launch-queued", None, 0) < value("launch", None, 0));
-        // Pinned memory is not simulated, and says so.
+        // This machine has no pinned memory, and says so.
         let pinned = found.iter().find(|c| c.memory == "pinned").unwrap();
         assert!(pinned.value.is_none() && pinned.reason.contains("Pinned"), "{pinned:?}");
         let suspects: Vec<_> = found.iter().filter(|c| c.status == Status::Suspect).collect();

@@ -482,19 +482,28 @@ impl Prepared {
         Ok(pins)
     }
 
+    /// [`Prepared::upload`] from page-locked memory; enqueued.
+    pub fn upload_pinned(&self, q: &mut dyn Queue, pins: &Pins) -> Result<()> {
+        for (pin, o) in pins.read.iter().zip(self.operands.iter().filter(|o| o.role != Role::Out)) {
+            q.copy(pin, 0, &o.buffer, o.head, o.bytes).map_err(|e| self.named(e))?;
+        }
+        Ok(())
+    }
+
+    /// [`Prepared::download`] to page-locked memory; enqueued.
+    pub fn download_pinned(&self, q: &mut dyn Queue, pins: &Pins) -> Result<()> {
+        for (pin, o) in pins.written.iter().zip(self.operands.iter().filter(|o| o.role != Role::In)) {
+            q.copy(&o.buffer, o.head, pin, 0, o.bytes).map_err(|e| self.named(e))?;
+        }
+        Ok(())
+    }
+
     /// One whole call with operands in page-locked memory: the results are there at return.
     pub fn call_pinned(&self, q: &mut dyn Queue, pins: &Pins, deadline: Duration) -> Result<()> {
-        let mut go = || -> Result<()> {
-            for (pin, o) in pins.read.iter().zip(self.operands.iter().filter(|o| o.role != Role::Out)) {
-                q.copy(pin, 0, &o.buffer, o.head, o.bytes)?;
-            }
-            self.launch(q)?;
-            for (pin, o) in pins.written.iter().zip(self.operands.iter().filter(|o| o.role != Role::In)) {
-                q.copy(&o.buffer, o.head, pin, 0, o.bytes)?;
-            }
-            q.finish(deadline)
-        };
-        go().map_err(|e| self.named(e))
+        self.upload_pinned(q, pins)?;
+        self.launch(q)?;
+        self.download_pinned(q, pins)?;
+        q.finish(deadline).map_err(|e| self.named(e))
     }
 
     /// Fails with the first violation that a watched kernel noted.

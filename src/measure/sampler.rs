@@ -330,11 +330,6 @@ impl<'a> OpSubject<'a> {
         }
         self.prepared.download(q)
     }
-
-    /// The queue, for phases.
-    pub fn queue(&mut self) -> Result<&mut dyn Queue> {
-        self.lease.queue()
-    }
 }
 
 impl Subject for OpSubject<'_> {
@@ -421,9 +416,12 @@ pub fn phases(
         let buffers = operand_bytes.iter().map(|b| device.alloc(*b, MemoryKind::Device)).collect::<Result<Vec<_>>>()?;
         let t1 = clock.now();
         drop(buffers);
-        let q = subject.queue()?;
+        let (q, pins) = (subject.lease.queue()?, subject.pins.as_ref());
         let t2 = clock.now();
-        prepared.upload(q, inputs)?;
+        match pins {
+            Some(pins) => prepared.upload_pinned(q, pins)?,
+            None => prepared.upload(q, inputs)?,
+        }
         q.finish(deadline)?;
         let t3 = clock.now();
         let from = q.mark()?;
@@ -435,7 +433,15 @@ pub fn phases(
             return Err(Error::new(Code::LaunchTimeout, format!("not finished within {} s", deadline.as_secs())));
         }
         let t5 = clock.now();
-        prepared.download(q)?;
+        match pins {
+            Some(pins) => {
+                prepared.download_pinned(q, pins)?;
+                q.finish(deadline)?;
+            }
+            None => {
+                prepared.download(q)?;
+            }
+        }
         let t6 = clock.now();
         let (launch, waited) = (t4 - t3, t5 - t4);
         // Without a device clock the kernel is what was waited for; with one it may overlap the submission.
