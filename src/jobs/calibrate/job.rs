@@ -66,6 +66,8 @@ pub(super) struct Job<'a> {
     records: Vec<(usize, CalibrateRecord)>,
     entries: Vec<(usize, Entry)>,
     unmeasured: u64,
+    /// Keys whose curve was not fitted, because the time was up.
+    pub(super) without_curve: usize,
     calls: [u64; 2],
     /// Devices that compute nothing take part, and only they.
     study: bool,
@@ -116,6 +118,7 @@ impl<'a> Job<'a> {
             records: Vec::new(),
             entries: Vec::new(),
             unmeasured: 0,
+            without_curve: 0,
             calls: [0; 2],
             study,
             checked: None,
@@ -436,6 +439,12 @@ impl<'a> Job<'a> {
         self.profile.entries = self.entries.into_iter().map(|(_, entry)| entry).collect();
         if self.unmeasured > 0 {
             self.profile.notes.push(format!("{} keys are unmeasured: the budget was spent", self.unmeasured));
+        }
+        if self.without_curve > 0 {
+            let n = self.without_curve;
+            self.profile
+                .notes
+                .push(format!("{n} keys have no cost curve, for the budget was spent: thresholds decide"));
         }
         if self.interrupted {
             self.profile.notes.push("interrupted: keys without a verdict are unmeasured".into());

@@ -1,8 +1,9 @@
 //! From which size on each op is faster on a GPU: a profile with its evidence.
 //!
 //! For every op, dtype, family and device: a correctness check first, then a sweep of interleaved CPU and device calls
-//! (`sweep`) in several processes (`jobs::look`), as far as pure rules ask for it (`measure::crossing`). Nothing is borrowed between keys; what was not measured says
-//! so. The budget counts the rig's clock, which is virtual for simulated devices.
+//! (`sweep`) in several processes (`jobs::look`), as far as pure rules ask for it (`measure::crossing`); then other shapes,
+//! for curves. Nothing is borrowed between keys; what was not measured says so. The budget counts the rig's clock, which is
+//! virtual for simulated devices.
 
 pub mod decide;
 mod earlier;
@@ -303,7 +304,9 @@ fn calibrate_block(
     pass(More::Shapes, span, &|s| !s.crosses(), &mut all)?;
     pass(More::Decide, span, &|s| s.undecided, &mut all)?;
     let work: Vec<_> = all.iter().map(|(g, s)| Ok((job.samples(g, s)?, s.crosses()))).collect::<Result<_>>()?;
-    for ((group, swept), curves) in all.into_iter().zip(fits(work, whole, cancel)) {
+    let (curves, left_out) = fits(work, whole, cancel);
+    job.without_curve += left_out;
+    for ((group, swept), curves) in all.into_iter().zip(curves) {
         job.judge(group, swept, curves, sink)?;
     }
     Ok(())
@@ -317,8 +320,8 @@ type Fittable = (Vec<(Vec<Sample>, bool)>, bool);
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The curves of groups, on all processors, as far as the time suffices: those first whose winner changes, where a curve
-/// decides most. Without one a key has its threshold.
-fn fits(work: Vec<Fittable>, span: &Span<'_>, cancel: &Cancel) -> Vec<Vec<Option<Curve>>> {
+/// decides most. And the number of those that were left out; such a key has its threshold.
+fn fits(work: Vec<Fittable>, span: &Span<'_>, cancel: &Cancel) -> (Vec<Vec<Option<Curve>>>, usize) {
     let mut order: Vec<(usize, usize)> = Vec::new();
     for first in [true, false] {
         for (group, (residencies, _)) in work.iter().enumerate().filter(|(_, (_, crosses))| *crosses == first) {
@@ -345,10 +348,11 @@ fn fits(work: Vec<Fittable>, span: &Span<'_>, cancel: &Cancel) -> Vec<Vec<Option
         joined.flatten().collect()
     });
     let mut curves: Vec<Vec<Option<Curve>>> = work.iter().map(|(r, _)| vec![None; r.len()]).collect();
+    let left_out = order.len() - found.len();
     for (group, which, curve) in found {
         curves[group][which] = curve;
     }
-    curves
+    (curves, left_out)
 }
 
 /// Calibrations of one machine that differ by their number of CPU threads, as one. Errors: `BadArgument` for none.

@@ -300,10 +300,8 @@ impl Data<'_> {
                 }
             }
         }
-        for i in 0..TERMS {
-            for j in 0..i {
-                normal[i][j] = normal[j][i];
-            }
+        for (i, j) in (0..TERMS).flat_map(|i| (0..i).map(move |j| (i, j))) {
+            normal[i][j] = normal[j][i];
         }
         non_negative(&normal, &right)
     }
