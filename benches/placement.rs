@@ -55,7 +55,7 @@ fn profile() -> Profile {
 
 fn choosing() -> Result<()> {
     let p = profile();
-    let chooser = Chooser::new(p.clone());
+    let chooser = Chooser::knowing(p.clone(), op::words());
     // A program's calls name ops and families by the table's own words.
     let call = |(i, e): (usize, &'_ Entry)| -> Result<Call<'static>> {
         let o = op::find(&e.op)?;

@@ -9,6 +9,7 @@ use crate::device::Device;
 use crate::device::cpu::{CpuDevice, Pin};
 use crate::device::probe::{self, CpuConfig, Select};
 use crate::kernel::Isa;
+use crate::op;
 use crate::profile::file::{self, Loaded};
 use crate::profile::{Chooser, Profile, Source};
 
@@ -134,7 +135,7 @@ impl EngineBuilder {
         let other_host = loaded.profile.other_host(&cpu.info().name, isa);
         let recorder = self.record.as_ref().or(env.record.as_ref()).map(|file| Recorder::open(file));
         let places = Places {
-            chooser: Chooser::new(loaded.profile),
+            chooser: Chooser::knowing(loaded.profile, op::words()),
             placement: self.placement,
             select,
             env,

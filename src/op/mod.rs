@@ -208,15 +208,10 @@ pub enum Unit {
 
 impl Unit {
     /// The word used in profiles and records.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Unit::Elements => "elements",
-            Unit::Dim => "dim",
-            Unit::Bytes => "bytes",
-            Unit::Calls => "calls",
-            Unit::InputElements => "input_elements",
-            Unit::Flops => "flops",
-        }
+    pub fn name(self) -> &'static str {
+        // Texts with one place in memory each, wherever this function is compiled into: `profile::Chooser` knows them by it.
+        static WORDS: [&str; 6] = ["elements", "dim", "bytes", "calls", "input_elements", "flops"];
+        WORDS[self as usize]
     }
     /// The work that corresponds to a size: the size itself, or its cube for `Dim`.
     pub fn work_of(self, size: u64) -> u128 {
@@ -396,6 +391,11 @@ impl Probe {
 /// All ops in the order in which they are listed.
 pub fn all() -> impl Iterator<Item = &'static OpDesc> {
     FAMILIES.iter().flat_map(|f| f.iter().copied())
+}
+
+/// The words of the table that name a call in a profile: ops, families, units. For `Chooser::knowing`.
+pub fn words() -> impl Iterator<Item = &'static str> {
+    all().flat_map(|op| [op.name, op.unit.name()].into_iter().chain(op.families.iter().map(|f| f.name)))
 }
 
 /// The op of that name; the error proposes the nearest names.

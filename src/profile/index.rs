@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use crate::base::DType;
 
 use super::choose::{self, ALWAYS, Call, Find, Placed, Policy, RESIDENT, Row};
-use super::{ANY, Decision, Entry, Key, Kind, Place, Profile, ProfileDevice, Reason, Verdict};
+use super::{ANY, CPU_AUTO, Decision, Entry, Key, Kind, Place, Profile, ProfileDevice, Reason, Verdict};
 
 /// Steps of lookups: blocks of 8 bytes hashed, slots visited, keys compared. Counted in tests only.
 #[cfg(test)]
@@ -95,16 +95,107 @@ impl Table {
     }
 }
 
+/// Texts by number: those of entries, and where words of the program itself lie in memory.
+#[derive(Clone, Debug, Default)]
+struct Names {
+    seed: u64,
+    by_text: Table,
+    texts: Vec<String>,
+    /// Address, length and number of words that live as long as the program: the same place and length are the same word,
+    /// whatever its length, without a branch that depends on it. A length of 0 is an empty slot; a power of two of them.
+    places: Vec<(usize, usize, u32)>,
+}
+
+/// The number of no text.
+const NO_NAME: u32 = u32::MAX;
+
+impl Names {
+    /// For at most so many texts.
+    fn new(seed: u64, most: usize) -> Self {
+        Names { seed, by_text: Table::new(most), texts: Vec::new(), places: vec![(0, 0, NO_NAME); 2] }
+    }
+
+    fn add(&mut self, word: &str) -> u32 {
+        let found = self.by_words(word);
+        if found != NO_NAME {
+            return found;
+        }
+        let number = self.texts.len() as u32;
+        self.texts.push(word.to_string());
+        self.by_text.insert(text(self.seed, word), number, |_| false);
+        number
+    }
+
+    /// Learns where words lie; those that no entry has are of no use.
+    fn learn(&mut self, words: impl IntoIterator<Item = &'static str>) {
+        let mut known: Vec<_> = words
+            .into_iter()
+            .map(|w| (w.as_ptr() as usize, w.len(), self.by_words(w)))
+            .filter(|w| w.1 > 0 && w.2 != NO_NAME)
+            .collect();
+        known.sort_unstable();
+        known.dedup();
+        // Mostly empty, so that the first slot says nearly always all.
+        self.places = vec![(0, 0, NO_NAME); (8 * known.len()).next_power_of_two().max(2)];
+        for word in known {
+            let mut at = self.slot(word.0);
+            while self.places[at].1 != 0 {
+                at = (at + 1) & (self.places.len() - 1);
+            }
+            self.places[at] = word;
+        }
+    }
+
+    #[inline(always)]
+    fn slot(&self, address: usize) -> usize {
+        // The product's upper half depends on all bits of the address.
+        ((address as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as usize & (self.places.len() - 1)
+    }
+
+    /// The number of a word, or [`NO_NAME`].
+    #[inline(always)]
+    fn number(&self, word: &str) -> u32 {
+        let (address, length) = (word.as_ptr() as usize, word.len());
+        let mut at = self.slot(address);
+        while let Some((a, n, number)) = self.places.get(at).filter(|p| p.1 != 0) {
+            step();
+            if *a == address && *n == length {
+                return *number;
+            }
+            at = (at + 1) & (self.places.len() - 1);
+        }
+        self.by_words(word)
+    }
+
+    fn by_words(&self, word: &str) -> u32 {
+        let is = |n: u32| self.texts.get(n as usize).is_some_and(|t| t == word);
+        self.by_text.find(text(self.seed, word), is).unwrap_or(NO_NAME)
+    }
+}
+
+/// What of a key does not depend on where the operands are: the numbers of op, family, unit and CPU variant, dtype, threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Named {
+    names: [u32; 4],
+    threads: u32,
+    dtype: DType,
+}
+
+impl Named {
+    #[inline(always)]
+    fn hash(&self, seed: u64) -> u64 {
+        let [op, family, unit, variant] = self.names.map(u64::from);
+        let words = mix(seed ^ (op << 32 | family), unit << 32 | variant);
+        mix(words, (self.dtype as u64) << 32 | u64::from(self.threads))
+    }
+}
+
 /// An entry's key and rule in one place of memory.
 #[derive(Clone, Copy, Debug)]
 struct Compact {
-    /// Where op, family, unit and CPU variant stand in the names, one behind the other.
-    name: u32,
-    lengths: [u8; 4],
-    threads: u32,
+    named: Named,
     device: u32,
     residency: u16,
-    dtype: DType,
     verdict: Verdict,
     entry: u32,
     has_least: bool,
@@ -127,7 +218,7 @@ impl Words {
     }
 }
 
-/// A profile with its entries indexed. Answers exactly what [`Profile::choose`] and [`Profile::lookup`] do, in about 50 ns
+/// A profile with its entries indexed. Answers exactly what [`Profile::choose`] and [`Profile::lookup`] do, in 40 to 60 ns
 /// instead of a time that grows with the profile. Immutable; shared between threads.
 #[derive(Clone, Debug)]
 pub struct Chooser {
@@ -136,7 +227,9 @@ pub struct Chooser {
     /// By full key; equal keys: the first entry.
     exact: Table,
     keys: Vec<Compact>,
-    names: Vec<u8>,
+    names: Names,
+    /// The number of [`CPU_AUTO`], the usual CPU variant.
+    auto: u32,
     /// Devices in the profile's order, then others that entries name.
     uids: Words,
     residencies: Words,
@@ -166,9 +259,7 @@ const DIFFERENCES: [Reason; PARTS] = [
 /// An entry's own key, if it has one: `any` and 0 threads match more than one.
 fn own_key(entry: &Entry) -> Option<Key<'_>> {
     let words = [&entry.dtype, &entry.family, &entry.device, &entry.residency, &entry.cpu_variant];
-    // Longer texts than a length byte holds are found one by one, too.
-    let short = [&entry.op, &entry.family, &entry.unit, &entry.cpu_variant].iter().all(|w| w.len() < 256);
-    if words.iter().any(|w| *w == ANY) || entry.threads == 0 || !short {
+    if words.iter().any(|w| *w == ANY) || entry.threads == 0 {
         return None;
     }
     Some(Key {
@@ -181,17 +272,6 @@ fn own_key(entry: &Entry) -> Option<Key<'_>> {
         threads: entry.threads,
         cpu_variant: &entry.cpu_variant,
     })
-}
-
-/// Everything but device and residency.
-#[inline(always)]
-fn call_hash(seed: u64, op: &str, dtype: DType, family: &str, unit: &str, threads: u32, variant: &str) -> u64 {
-    // Each text by itself, so that the processor works on all four at once; different seeds tell them apart.
-    let words = [op, family, unit, variant];
-    let seeds = [seed, seed ^ 0x8EBC_6AF0_9C88_C6E3, seed ^ 0x5899_65CC_7537_4CC3, seed ^ 0x1D8E_4E27_C47D_124F];
-    let [a, b, c, d]: [u64; 4] = std::array::from_fn(|i| text(seeds[i], words[i]));
-    let names = mix(a.wrapping_add(b.rotate_left(23)), c.wrapping_add(d.rotate_left(41)));
-    mix(names, (dtype as u64) << 32 | u64::from(threads))
 }
 
 #[inline(always)]
@@ -210,8 +290,16 @@ fn part_hash(seed: u64, key: &Key<'_>, parts: usize) -> u64 {
 impl Chooser {
     /// Indexes a profile.
     pub fn new(profile: Profile) -> Self {
+        Self::knowing(profile, [])
+    }
+
+    /// Indexes a profile for calls that are mostly named by these very words, as `op::words()` has them: a word is then known
+    /// by its place in memory and need not be read. The answers are the same without.
+    pub fn knowing(profile: Profile, words: impl IntoIterator<Item = &'static str>) -> Self {
         // A number of this process, so that no file can be written whose keys all share their hashes.
-        Self::seeded(profile, RandomState::new().hash_one(0u8))
+        let mut chooser = Self::seeded(profile, RandomState::new().hash_one(0u8));
+        chooser.names.learn(words);
+        chooser
     }
 
     fn seeded(profile: Profile, seed: u64) -> Self {
@@ -220,7 +308,8 @@ impl Chooser {
             seed,
             exact: Table::new(n),
             keys: Vec::new(),
-            names: Vec::new(),
+            names: Names::new(seed, 4 * n),
+            auto: NO_NAME,
             uids: Words(profile.devices.iter().map(|d| d.uid.clone()).collect()),
             residencies: Words::default(),
             usual: [None; 2],
@@ -228,7 +317,6 @@ impl Chooser {
             wild: Vec::new(),
             profile: Profile::default(),
         };
-        let mut names = std::collections::HashMap::new();
         // Numbers of devices are those of the profile's list only while each uid stands there once.
         let unique = c.uids.0.iter().enumerate().all(|(i, uid)| c.uids.find(uid) == Some(i));
         for (i, entry) in profile.entries.iter().enumerate() {
@@ -238,22 +326,16 @@ impl Chooser {
                 continue;
             };
             let (device, residency) = (c.uids.number(&entry.device), c.residencies.number(&entry.residency));
-            let hash =
-                call_hash(seed, &entry.op, key.dtype, &entry.family, &entry.unit, key.threads, &entry.cpu_variant);
-            let words = [&entry.op, &entry.family, &entry.unit, &entry.cpu_variant];
-            let name = *names.entry(words).or_insert_with(|| {
-                let at = c.names.len();
-                words.iter().for_each(|w| c.names.extend(w.bytes()));
-                at
-            });
+            let named = Named {
+                names: [&entry.op, &entry.family, &entry.unit, &entry.cpu_variant].map(|w| c.names.add(w)),
+                threads: key.threads,
+                dtype: key.dtype,
+            };
             let least = entry.threshold_work();
             c.keys.push(Compact {
-                name: name as u32,
-                lengths: words.map(|w| w.len() as u8),
-                threads: key.threads,
+                named,
                 device: device as u32,
                 residency: residency as u16,
-                dtype: key.dtype,
                 verdict: entry.verdict,
                 entry: number,
                 has_least: least.is_some(),
@@ -262,12 +344,13 @@ impl Chooser {
             let entries = &profile.entries;
             let keys = &c.keys;
             let same = |k: u32| entries[keys[k as usize].entry as usize].differs(&key).is_none();
-            c.exact.insert(full_hash(hash, device, residency), c.keys.len() as u32 - 1, same);
+            c.exact.insert(full_hash(named.hash(seed), device, residency), c.keys.len() as u32 - 1, same);
             for parts in 1..PARTS {
                 let agrees = |e: u32| agrees(&entries[e as usize], &key, parts);
                 c.parts.insert(part_hash(seed, &key, parts), number, agrees);
             }
         }
+        c.auto = c.names.by_words(CPU_AUTO);
         c.usual = [ALWAYS, RESIDENT].map(|r| c.residencies.find(r));
         c.profile = profile;
         c
@@ -286,25 +369,26 @@ impl Chooser {
     /// The same among the devices, by their number in the profile, that `usable` accepts. It is asked of a device only if
     /// that would be chosen.
     pub fn choose_among(&self, policy: Policy, call: &Call<'_>, mut usable: impl FnMut(usize) -> bool) -> Placed<'_> {
-        let hash = call_hash(
-            self.seed,
-            call.op,
-            call.dtype,
-            call.family.unwrap_or_default(),
-            call.unit,
-            call.threads,
-            call.cpu_variant,
-        );
-        choose::place(&Hashed { chooser: self, hash }, policy, call, &mut usable)
+        let named = self.named(call.op, call.family, call.unit, call.cpu_variant, call.dtype, call.threads);
+        let hash = named.hash(self.seed);
+        choose::place(&Hashed { chooser: self, named, hash }, policy, call, &mut usable)
+    }
+
+    #[inline(always)]
+    fn named(&self, op: &str, family: Option<&str>, unit: &str, variant: &str, dtype: DType, threads: u32) -> Named {
+        let number = |word| self.names.number(word);
+        // No entry has no family.
+        let family = family.map_or(NO_NAME, number);
+        let variant = if variant == CPU_AUTO { self.auto } else { number(variant) };
+        Named { names: [number(op), family, number(unit), variant], threads, dtype }
     }
 
     /// The profile's answer for one key; see [`Profile::lookup`]. Allocates nothing.
     pub fn lookup(&self, key: &Key<'_>, work: u128) -> Decision<'_> {
         let assumed = self.profile.kind == Kind::Preset;
-        let family = key.family.unwrap_or_default();
-        let hash = call_hash(self.seed, key.op, key.dtype, family, key.unit, key.threads, key.cpu_variant);
+        let named = self.named(key.op, key.family, key.unit, key.cpu_variant, key.dtype, key.threads);
         let at = self.uids.find(key.device_uid).zip(self.residencies.find(key.residency));
-        match self.row(hash, at, key) {
+        match self.row(&named, named.hash(self.seed), at, || *key) {
             Ok(row) => {
                 let (place, why) = row.rule(work);
                 Decision { place, why, entry: Some(row.entry), assumed }
@@ -320,46 +404,35 @@ impl Chooser {
 
     /// The entry of a key; `at` are the numbers of its device and residency, if any entry has them.
     #[inline(always)]
-    fn row(&self, hash: u64, at: Option<(usize, usize)>, key: &Key<'_>) -> Result<Row<'_>, Reason> {
+    fn row<'k>(
+        &self,
+        named: &Named,
+        hash: u64,
+        at: Option<(usize, usize)>,
+        key: impl Fn() -> Key<'k>,
+    ) -> Result<Row<'_>, Reason> {
         let found = at.and_then(|(device, residency)| {
-            let is = |k: u32| self.keys.get(k as usize).is_some_and(|k| self.is(k, key, device, residency));
+            let is = |k: u32| {
+                step();
+                self.keys.get(k as usize).is_some_and(|k| {
+                    k.named == *named && k.device as usize == device && usize::from(k.residency) == residency
+                })
+            };
             let k = self.exact.find(full_hash(hash, device, residency), is).ok()?;
             self.keys.get(k as usize)
         });
         if !self.wild.is_empty() {
             let before = found.map_or(u32::MAX, |k| k.entry);
-            let earlier = self.wild.iter().take_while(|w| **w < before);
-            if let Some(entry) = earlier.map(|w| &self.profile.entries[*w as usize]).find(|e| e.differs(key).is_none())
-            {
+            let mut earlier = self.wild.iter().take_while(|w| **w < before).map(|w| &self.profile.entries[*w as usize]);
+            let key = key();
+            if let Some(entry) = earlier.find(|e| e.differs(&key).is_none()) {
                 return Ok(Row::of(entry));
             }
         }
         match found.and_then(|k| Some((k, self.profile.entries.get(k.entry as usize)?))) {
             Some((k, entry)) => Ok(Row { entry, verdict: k.verdict, least: k.has_least.then_some(k.least) }),
-            None => Err(self.missing(key)),
+            None => Err(self.missing(&key())),
         }
-    }
-
-    /// Whether a key is this one.
-    #[inline(always)]
-    fn is(&self, k: &Compact, key: &Key<'_>, device: usize, residency: usize) -> bool {
-        step();
-        let words = [key.op, key.family.unwrap_or_default(), key.unit, key.cpu_variant];
-        if k.threads != key.threads
-            || k.dtype != key.dtype
-            || k.device as usize != device
-            || usize::from(k.residency) != residency
-            || key.family.is_none()
-        {
-            return false;
-        }
-        let mut at = k.name as usize;
-        words.iter().zip(k.lengths).all(|(word, length)| {
-            let end = at + usize::from(length);
-            let same = self.names.get(at..end).is_some_and(|name| name == word.as_bytes());
-            at = end;
-            same
-        })
     }
 
     /// What the key failed at: as many leading parts as some entry has.
@@ -385,9 +458,10 @@ fn agrees(entry: &Entry, key: &Key<'_>, parts: usize) -> bool {
     entry.differs(key).is_none_or(|why| DIFFERENCES.iter().position(|d| *d == why).is_some_and(|at| at >= parts))
 }
 
-/// A call's hash with the index.
+/// A call's numbers and hash with the index.
 struct Hashed<'c> {
     chooser: &'c Chooser,
+    named: Named,
     hash: u64,
 }
 
@@ -398,9 +472,11 @@ impl<'c> Find<'c> for Hashed<'c> {
     #[inline(always)]
     fn find(&self, call: &Call<'_>, device: Option<usize>, residency: &'static str) -> Result<Row<'c>, Reason> {
         let c = self.chooser;
-        let uid = device.and_then(|d| c.profile.devices.get(d)).map_or("", |d| d.uid.as_str());
         let number = c.usual[usize::from(residency == RESIDENT)];
-        c.row(self.hash, device.zip(number), &call.key(uid, residency))
+        c.row(&self.named, self.hash, device.zip(number), || {
+            let uid = device.and_then(|d| c.profile.devices.get(d)).map_or("", |d| d.uid.as_str());
+            call.key(uid, residency)
+        })
     }
 }
 
@@ -408,7 +484,7 @@ impl<'c> Find<'c> for Hashed<'c> {
 mod tests {
     use super::*;
     use crate::base::Features;
-    use crate::profile::{CPU_AUTO, Operands};
+    use crate::profile::Operands;
 
     /// The steps of a choice do not depend on the machine, and hardly on the number of entries.
     #[test]

@@ -477,8 +477,8 @@ impl<'s, 'a> Running<'s, 'a> {
         // A small size says little about a large one.
         if self.out.state.known.is_none_or(|k| total(&cost) >= total(&k.cost)) {
             self.out.state.known = Some(Known { cost, round_s: stats::median(&timed.cpu) + on_devices, besides_s });
+            self.out.kernel.clone_from(&timed.kernel);
         }
-        self.out.kernel.clone_from(&timed.kernel);
         self.out.wrong = self.out.wrong.take().or(timed.wrong.clone());
     }
 }

@@ -237,7 +237,7 @@ impl Curves {
         Curves {
             threads: first.map_or(1, |e| e.threads),
             variant: first.map_or(CPU_AUTO.into(), |e| e.cpu_variant.clone()),
-            chooser: Chooser::new(calibrated.profile.clone()),
+            chooser: Chooser::knowing(calibrated.profile.clone(), op::words()),
         }
     }
 
