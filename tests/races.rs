@@ -115,7 +115,8 @@ fn worker() {
                 if at == 1 && *dtype != op.dtypes[0] {
                     continue;
                 }
-                // All small cases of f32; texts of other dtypes differ by types, so the largest few of each do.
+                // All small cases of f32. Texts of other dtypes differ by types: so the largest case of each text that a
+                // launch compiles (entry, defines, group).
                 let mut choices: Vec<(Case, Choice)> = Vec::new();
                 // Of one shape the first data and the special ones: what is read and written depends on little else.
                 let mut shapes = std::collections::BTreeSet::new();
@@ -135,8 +136,14 @@ fn worker() {
                     }
                 }
                 choices.sort_by_key(|(c, _)| std::cmp::Reverse((op.work)(c)));
-                let few = if all || *dtype == DType::F32 && at == 0 { usize::MAX } else { 3 };
-                for (c, choice) in choices.into_iter().take(few) {
+                let every = all || *dtype == DType::F32 && at == 0;
+                let mut texts = std::collections::BTreeSet::new();
+                for (c, choice) in choices {
+                    let text = |s: &Step| format!("{} {:?} {:?}", s.entry, s.defines, s.group);
+                    let new = choice.plan.steps.iter().filter(|s| texts.insert(text(s))).count();
+                    if new == 0 && !every {
+                        continue;
+                    }
                     entries.extend(choice.plan.steps.iter().map(|s| format!("{} {}", op.name, s.entry)));
                     run(&runners[at], op, &c, choice);
                     ran += 1;
