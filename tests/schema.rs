@@ -9,13 +9,13 @@ mod validate;
 
 use std::process::Command;
 
-use gpuctl::base::record::{CeilingRecord, Host, NoiseRecord, SCHEMA, WorkloadRecord};
+use gpuctl::base::record::{CeilingRecord, HealthRecord, Host, NoiseRecord, SCHEMA, WorkloadRecord};
 use gpuctl::base::{Absence, Backend, DType, Document, HostTensor, Record, Status, npy};
 use gpuctl::op;
 use serde_json::{Value, json};
 
 use made::{
-    bench, calibrate, ceiling, change, device, noise, regret, run, stress, support, threshold, verify, workload,
+    bench, calibrate, ceiling, change, device, health, noise, regret, run, stress, support, threshold, verify, workload,
 };
 use validate::validate;
 
@@ -66,6 +66,9 @@ fn every_kind() -> Vec<Record> {
         Record::Ceiling(Box::new(ceiling(Status::Ok, ""))),
         Record::Ceiling(Box::new(ceiling(Status::Unsupported, "no pinned memory"))),
         Record::Noise(Box::new(noise(""))),
+        Record::Health(Box::new(health("healthy"))),
+        Record::Health(Box::new(health("finding"))),
+        Record::Health(Box::new(health("unknown"))),
     ];
     for v in ["always", "never", "crossing", "non-monotone", "inconclusive", "unmeasured", "unsafe"] {
         records.push(Record::Calibrate(Box::new(calibrate(v))));
@@ -125,6 +128,9 @@ fn contradictions_are_found() {
         (Record::Ceiling(Box::new(ceiling(Status::Skipped, ""))), "reason"),
         (Record::Ceiling(Box::new(CeilingRecord { value: None, ..ceiling(Status::Ok, "") })), "value"),
         (Record::Noise(Box::new(NoiseRecord { sound: false, ..noise("") })), "reason"),
+        (Record::Health(Box::new(health("fine"))), "fine"),
+        (Record::Health(Box::new(HealthRecord { findings: Vec::new(), ..health("finding") })), "findings"),
+        (Record::Health(Box::new(HealthRecord { checked: Vec::new(), ..health("healthy") })), "checked"),
         (Record::Calibrate(Box::new(no_threshold)), "threshold"),
         (Record::Calibrate(Box::new(unsafe_threshold)), "threshold"),
         (Record::Calibrate(Box::new(calibrate("perhaps"))), "perhaps"),

@@ -124,6 +124,56 @@ fn gpu_nodes_in(dev: &std::path::Path) -> Vec<String> {
     nodes
 }
 
+/// Free bytes of the file system of a folder, as far as this user may fill it.
+pub fn free_bytes(folder: &std::path::Path) -> Option<u64> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::ffi::OsStrExt;
+        let path = std::ffi::CString::new(folder.as_os_str().as_bytes()).ok()?;
+        // SAFETY: all-zero bytes are a valid statvfs.
+        let mut told: libc::statvfs = unsafe { std::mem::zeroed() };
+        // SAFETY: `path` ends with a zero and `told` is writable for its type.
+        if unsafe { libc::statvfs(path.as_ptr(), &raw mut told) } != 0 {
+            return None;
+        }
+        #[allow(clippy::unnecessary_cast, reason = "the types differ between systems")]
+        (told.f_bavail as u64).checked_mul(told.f_frsize as u64)
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = folder;
+        None
+    }
+}
+
+/// The kernel's log since the start of the machine, as far as its buffer goes back; the reason if it may not be read.
+pub fn kernel_log() -> Result<String, String> {
+    #[cfg(target_os = "linux")]
+    {
+        use std::io::Read;
+        use std::os::unix::fs::OpenOptionsExt;
+        // Without this flag reading would wait for the next line.
+        let file = std::fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open("/dev/kmsg");
+        let mut file =
+            file.map_err(|e| format!("/dev/kmsg: {e}; root may read it, or all with kernel.dmesg_restrict=0"))?;
+        let (mut log, mut line) = (String::new(), [0u8; 8192]);
+        // Each call gives a line. The kernel writes while we read: that ends as well.
+        for _ in 0..1_000_000 {
+            match file.read(&mut line) {
+                Ok(0) => break,
+                Ok(n) => log.push_str(&String::from_utf8_lossy(&line[..n])),
+                // Lines that were overwritten meanwhile.
+                Err(e) if e.raw_os_error() == Some(libc::EPIPE) => {}
+                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => break,
+                Err(e) => return Err(format!("/dev/kmsg: {e}")),
+            }
+        }
+        Ok(log)
+    }
+    #[cfg(not(target_os = "linux"))]
+    Err("read on Linux only".into())
+}
+
 /// Name and version of the operating system and its kernel.
 pub fn os_name() -> String {
     let part = |v: Option<String>| v.unwrap_or_else(|| "?".into());

@@ -11,6 +11,7 @@ use super::dtype::DType;
 use super::regret::RegretRecord;
 
 pub use super::analysis::{Analysis, CeilingRecord, NoiseRecord};
+pub use super::telemetry::{Finding, HealthRecord};
 pub use super::worth::{WorkloadCall, WorkloadRecord};
 
 /// How a row ended. Only `Ok` rows carry results that may be used.
@@ -537,6 +538,8 @@ pub enum Record {
     Ceiling(Box<CeilingRecord>),
     /// What the sampler finds where nothing is to be found.
     Noise(Box<NoiseRecord>),
+    /// A card of `devices --health`, or the host.
+    Health(Box<HealthRecord>),
 }
 
 /// The host that measured.

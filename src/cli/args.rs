@@ -70,6 +70,13 @@ pub(super) struct Devices {
     /// Which op runs on which device in which dtype, and why not elsewhere; with --json also with which kernel
     #[arg(long)]
     pub(super) ops: bool,
+    /// Whether each card is fit for work: errors of its memory, temperature, clocks, power, link under load, other
+    /// programs, driver, kernel log; exit code 1 if not, 4 if no card tells
+    #[arg(long, conflicts_with_all = ["ops", "why", "measure"])]
+    pub(super) health: bool,
+    /// With --health: one line for each device, `ID VERDICT CODE,..`
+    #[arg(long, requires = "health", conflicts_with = "json")]
+    pub(super) line: bool,
     /// Measure what each device reaches at most, and keep it for `bench`
     #[arg(long, conflicts_with_all = ["ops", "why"])]
     pub(super) measure: bool,

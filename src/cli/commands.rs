@@ -25,6 +25,7 @@ pub(super) fn run(cli: &Cli, command: &[String], env: &Env) -> Result<u8> {
     let numbered = |process| Env { process, ..env.clone() };
     match &cli.command {
         Command::Devices(a) if a.measure => ctx.measure(a),
+        Command::Devices(a) if a.health => ctx.health(a),
         Command::Devices(a) => ctx.devices(a),
         Command::Bench(a) => ctx.bench(a),
         Command::Calibrate(a) => ctx.calibrate(a),

@@ -10,6 +10,7 @@ mod ceilings;
 mod check;
 mod commands;
 mod dump;
+mod health;
 mod output;
 mod profile;
 mod run;

@@ -15,6 +15,7 @@ pub mod opencl;
 pub mod probe;
 pub mod sim;
 pub mod spoilt;
+pub mod telemetry;
 #[cfg(feature = "wgpu")]
 pub mod wgpu;
 

@@ -3,6 +3,7 @@
 #[cfg(feature = "cli")]
 pub mod ceilings;
 pub mod csv;
+pub mod health;
 pub mod json;
 pub mod junit;
 pub mod markdown;

@@ -1,11 +1,12 @@
 //! Records of every kind with made-up numbers (synthetic).
 
 use gpuctl::base::record::{
-    Analysis, ArrayFile, BenchRecord, CalibratePoint, CalibrateRecord, CeilingRecord, ChangeRecord, NoiseRecord,
-    Phases, RunRecord, StressRecord, StressSample, SupportRecord, ThresholdRecord, VerifyRecord, WorkloadCall,
-    WorkloadRecord,
+    Analysis, ArrayFile, BenchRecord, CalibratePoint, CalibrateRecord, CeilingRecord, ChangeRecord, Finding,
+    HealthRecord, NoiseRecord, Phases, RunRecord, StressRecord, StressSample, SupportRecord, ThresholdRecord,
+    VerifyRecord, WorkloadCall, WorkloadRecord,
 };
 use gpuctl::base::regret::{RegretDense, RegretPolicy, RegretRecord, RegretShape};
+use gpuctl::base::telemetry::{NotTold, Snapshot};
 use gpuctl::base::{
     Attr, Attrs, Backend, DType, DeviceClass, DeviceInfo, Feature, Fill, Lang, Library, Status, Subject, Theoretical,
 };
@@ -350,5 +351,27 @@ pub(crate) fn threshold(verdict: &str, reason: &str) -> ThresholdRecord {
         verdict: verdict.into(),
         reason: reason.into(),
         ..ThresholdRecord::default()
+    }
+}
+
+pub(crate) fn health(verdict: &str) -> HealthRecord {
+    let found = verdict == "finding";
+    HealthRecord {
+        device: "cuda:0".into(),
+        uid: "GPU-synthetic".into(),
+        name: "a card".into(),
+        source: "nvml".into(),
+        verdict: verdict.into(),
+        checked: if verdict == "unknown" { Vec::new() } else { vec!["temperature".into()] },
+        unchecked: vec!["link".into()],
+        not_told: vec![NotTold { what: "link".into(), why: "nothing opens the card".into() }],
+        findings: Vec::from_iter(found.then(|| Finding {
+            code: "gpu-lost".into(),
+            severity: "critical".into(),
+            category: "driver".into(),
+            detail: "gone".into(),
+            next: "restart".into(),
+        })),
+        snapshot: Some(Snapshot { temperature_c: Some(40.0), ..Snapshot::default() }),
     }
 }

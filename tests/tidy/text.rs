@@ -56,6 +56,7 @@ const FILES: &[&str] = &[
     "src/jobs/stress/journal.rs",
     "src/jobs/verify/save.rs",
     "src/device/probe.rs",
+    "src/device/telemetry/",
     "src/device/cuda/mod.rs",
     "src/device/cuda/libraries.rs",
 ];

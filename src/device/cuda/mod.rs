@@ -2,7 +2,7 @@
 //!
 //! Invariants: nothing is loaded before the driver's library was seen to be there and complete, so a machine without a
 //! GPU loses no time and nothing panics; every device is listed, the unusable ones with a reason. Not here yet: PTX
-//! embedded in the binary for machines without NVRTC, clocks and temperatures (NVML).
+//! embedded in the binary for machines without NVRTC.
 
 // Calls into the driver; each block says what makes it sound.
 #![allow(unsafe_code)]
@@ -10,6 +10,7 @@
 pub mod cubin;
 mod driver;
 pub mod libraries;
+pub(super) mod nvml;
 mod peaks;
 mod queue;
 

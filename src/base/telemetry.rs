@@ -1,0 +1,259 @@
+//! What a card tells of itself while it works: temperatures, clocks, power, errors, link, processes. Data only; who asks whom is
+//! `device::telemetry`, what it means is `jobs::health`.
+
+use serde::{Deserialize, Serialize};
+
+/// A fact that a source does not tell, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NotTold {
+    /// What is not told.
+    pub what: String,
+    /// Why.
+    pub why: String,
+}
+
+/// Errors of a card's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MemoryErrors {
+    /// Whether the memory corrects errors (ECC).
+    pub ecc: Option<bool>,
+    /// Corrected since the driver was loaded.
+    pub corrected: Option<u64>,
+    /// Not corrected since the driver was loaded.
+    pub uncorrected: Option<u64>,
+    /// Not corrected in the card's life.
+    pub uncorrected_ever: Option<u64>,
+    /// Rows replaced for good (Ampere and later).
+    pub remapped_rows: Option<u32>,
+    /// A row waits for a reset to be replaced.
+    pub remap_pending: Option<bool>,
+    /// A row could not be replaced.
+    pub remap_failed: Option<bool>,
+    /// Pages taken out of use (before Ampere).
+    pub retired_pages: Option<u32>,
+    /// A page waits for a restart to be taken out of use.
+    pub retire_pending: Option<bool>,
+}
+
+/// The link between card and host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Link {
+    /// PCI Express generation now.
+    pub generation: Option<u32>,
+    /// Lanes now.
+    pub width: Option<u32>,
+    /// Generation that the card can.
+    pub card_generation: Option<u32>,
+    /// Lanes that the card has.
+    pub card_width: Option<u32>,
+    /// Generation that the slot can.
+    pub slot_generation: Option<u32>,
+    /// Lanes that the slot has.
+    pub slot_width: Option<u32>,
+    /// True if copies ran while the link was read: an idle card lowers its link to save power.
+    pub under_load: bool,
+}
+
+/// A process that uses a card.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GpuProcess {
+    /// Process id.
+    pub pid: u32,
+    /// Bytes of the card's memory, if told.
+    pub bytes: Option<u64>,
+}
+
+/// What one card told at one moment. Everything may be missing; [`Snapshot::not_told`] says why.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Snapshot {
+    /// Who told: `nvml`, `sysfs`.
+    pub source: String,
+    /// Uid of the card: NVIDIA's UUID, else `pci:` and the address.
+    pub uid: String,
+    /// PCI address, `0000:3b:00.0`.
+    pub pci: Option<String>,
+    /// The card's name.
+    pub name: String,
+    /// Version of the kernel's driver.
+    pub driver: Option<String>,
+    /// True if the driver lost the card ("fallen off the bus").
+    pub lost: bool,
+    /// True if the card wants a reset before it is used again.
+    pub reset_required: bool,
+    /// True if the card's configuration memory (infoROM) is damaged.
+    pub inforom_damaged: bool,
+    /// Degrees Celsius of the processor.
+    pub temperature_c: Option<f64>,
+    /// Degrees at which the card slows itself down.
+    pub slowdown_c: Option<f64>,
+    /// Degrees at which the card switches itself off.
+    pub shutdown_c: Option<f64>,
+    /// Why clocks are lowered, a bit each ([`THROTTLE`]).
+    pub throttle: Option<u64>,
+    /// Clock of the processor in MHz.
+    pub clock_mhz: Option<u32>,
+    /// Highest clock of the processor in MHz.
+    pub most_clock_mhz: Option<u32>,
+    /// Watts drawn.
+    pub power_w: Option<f64>,
+    /// Watts allowed now.
+    pub power_cap_w: Option<f64>,
+    /// Watts allowed as the card was made.
+    pub default_cap_w: Option<f64>,
+    /// Memory used in bytes.
+    pub memory_used: Option<u64>,
+    /// Memory in bytes.
+    pub memory_total: Option<u64>,
+    /// Share of the time that the processor was busy, 0 to 1.
+    pub busy: Option<f64>,
+    /// Errors of the memory.
+    pub memory: MemoryErrors,
+    /// The link.
+    pub link: Link,
+    /// Processes that use the card.
+    pub processes: Option<Vec<GpuProcess>>,
+    /// Whether the driver stays loaded without users.
+    pub persistence: Option<bool>,
+    /// Who may use the card: `default`, `exclusive`, `prohibited`.
+    pub compute_mode: Option<String>,
+    /// Whether the card is divided (Multi-Instance GPU).
+    pub mig: Option<bool>,
+    /// NUMA node of the card's slot.
+    pub numa_node: Option<u32>,
+    /// What is missing here, and why.
+    pub not_told: Vec<NotTold>,
+}
+
+/// What a lowered clock means for whoever trusts the card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lowered {
+    /// As it should be: the card has nothing to do, or follows a setting.
+    Normal,
+    /// The card works at its limits; figures may vary.
+    Limited,
+    /// The card protects itself.
+    Protecting,
+}
+
+/// Reasons for lowered clocks, by NVML's bits (`nvml.h`, "Clocks Event Reasons"): bit, word, meaning.
+pub const THROTTLE: [(u64, &str, Lowered); 9] = [
+    (0x001, "gpu-idle", Lowered::Normal),
+    (0x002, "applications-clocks", Lowered::Normal),
+    (0x004, "sw-power-cap", Lowered::Limited),
+    (0x008, "hw-slowdown", Lowered::Protecting),
+    (0x010, "sync-boost", Lowered::Normal),
+    (0x020, "sw-thermal", Lowered::Protecting),
+    (0x040, "hw-thermal", Lowered::Protecting),
+    (0x080, "hw-power-brake", Lowered::Protecting),
+    (0x100, "display-clocks", Lowered::Normal),
+];
+
+/// A mask's reasons in words; bits that the table lacks in hexadecimal.
+pub fn throttle_words(mask: u64) -> Vec<(String, Lowered)> {
+    let known = THROTTLE.iter().filter(|(bit, ..)| mask & bit != 0).map(|(_, word, what)| (word.to_string(), *what));
+    let rest = THROTTLE.iter().fold(mask, |rest, (bit, ..)| rest & !bit);
+    // Nobody knows what a bit of a newer driver means; it is told, not judged.
+    known.chain((rest != 0).then(|| (format!("unknown bits {rest:#x}"), Lowered::Limited))).collect()
+}
+
+/// A line of the kernel's log about a GPU.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KernelEvent {
+    /// PCI address of the card, if the line names it.
+    pub pci: Option<String>,
+    /// NVIDIA's number of the event (Xid).
+    pub xid: Option<u32>,
+    /// The line.
+    pub text: String,
+}
+
+/// Free space where gpuctl writes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FreeSpace {
+    /// What lies there: `cache`, `journal`.
+    pub of: String,
+    /// The folder.
+    pub folder: String,
+    /// Free bytes.
+    pub bytes: u64,
+}
+
+/// What the host tells that concerns its cards.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct HostSnapshot {
+    /// Version of NVIDIA's kernel module.
+    pub module: Option<String>,
+    /// Version of NVIDIA's library.
+    pub library: Option<String>,
+    /// What the library says of itself and the module: true if they do not fit.
+    pub mismatch: bool,
+    /// The kernel's lines about GPUs since the start of the machine; `None` if they may not be read.
+    pub events: Option<Vec<KernelEvent>>,
+    /// Free space.
+    pub free: Vec<FreeSpace>,
+    /// What is missing here, and why.
+    pub not_told: Vec<NotTold>,
+}
+
+/// Something that was found wrong, or is worth knowing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finding {
+    /// Its name; `docs/health.md` lists all.
+    pub code: String,
+    /// `critical`, `warning` or `notice`; a notice is no reason to keep work away.
+    pub severity: String,
+    /// What it concerns: memory, thermal, power, link, driver, processes, host.
+    pub category: String,
+    /// What was seen.
+    pub detail: String,
+    /// What to do.
+    pub next: String,
+}
+
+/// The health of one card, or of the host (`device` is then `host`).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HealthRecord {
+    /// Id of the device, or its uid if no API shows it.
+    pub device: String,
+    /// Uid.
+    pub uid: String,
+    /// Name.
+    pub name: String,
+    /// Who told.
+    pub source: String,
+    /// `healthy`, `finding`, or `unknown` where too little was told.
+    pub verdict: String,
+    /// Checks that had something to look at.
+    pub checked: Vec<String>,
+    /// Checks that had not.
+    pub unchecked: Vec<String>,
+    /// What is not known of the device, and why; each of the checks that had nothing to look at is there.
+    pub not_told: Vec<NotTold>,
+    /// What was found, the gravest first.
+    pub findings: Vec<Finding>,
+    /// All that the card told.
+    pub snapshot: Option<Snapshot>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn combined_bits_are_told_apart() {
+        let words = |mask| throttle_words(mask).into_iter().map(|w| w.0).collect::<Vec<_>>();
+        assert_eq!(words(0), Vec::<String>::new());
+        assert_eq!(words(0x48), ["hw-slowdown", "hw-thermal"]);
+        assert_eq!(words(0x1ff).len(), 9);
+        assert_eq!(words(0x4 | 0x1_0000), ["sw-power-cap", "unknown bits 0x10000"]);
+        // Each bit once.
+        assert_eq!(THROTTLE.iter().fold(0, |all, (bit, ..)| all ^ bit), 0x1ff);
+    }
+}

@@ -1,0 +1,77 @@
+//! Asking cards for what they tell of themselves: NVML for NVIDIA's, Linux's sysfs for all. Where neither speaks, nothing is
+//! known but what the ledger counts, and that is said.
+
+mod log;
+mod sysfs;
+
+use std::path::Path;
+
+#[cfg(not(feature = "cuda"))]
+use crate::base::telemetry::NotTold;
+use crate::base::telemetry::{FreeSpace, HostSnapshot, Snapshot};
+
+pub use log::parse as parse_log;
+
+/// What was told.
+#[derive(Clone, Debug, Default)]
+pub struct Told {
+    /// A card each.
+    pub cards: Vec<Snapshot>,
+    /// The host.
+    pub host: HostSnapshot,
+}
+
+/// A way to ask.
+pub trait Source {
+    /// Asks once; adds cards, or facts to cards that are there.
+    fn ask(&self, told: &mut Told);
+}
+
+/// Asks all sources of this system. `folders` are what is written to and where: their free space is told.
+pub fn ask(folders: &[(&str, &Path)]) -> Told {
+    let mut told = Told::default();
+    #[cfg(feature = "cuda")]
+    super::cuda::nvml::Nvidia.ask(&mut told);
+    #[cfg(not(feature = "cuda"))]
+    told.host
+        .not_told
+        .push(NotTold { what: "NVIDIA's cards".into(), why: "this build leaves the backend cuda out".into() });
+    sysfs::Sysfs::system().ask(&mut told);
+    log::Kernel.ask(&mut told);
+    told.host.free = folders.iter().filter_map(|(of, folder)| free(of, folder)).collect();
+    told
+}
+
+/// What a tree that looks like `/` tells through sysfs and procfs, for tests and for trees copied from other machines.
+pub fn ask_tree(root: &Path) -> Told {
+    let mut told = Told::default();
+    sysfs::Sysfs::at(root).ask(&mut told);
+    told
+}
+
+/// Free space of the nearest folder that is there.
+fn free(of: &str, folder: &Path) -> Option<FreeSpace> {
+    let there = folder.ancestors().find(|f| f.is_dir())?;
+    let bytes = crate::base::os::free_bytes(there)?;
+    Some(FreeSpace { of: of.into(), folder: folder.display().to_string(), bytes })
+}
+
+/// The card at that address, or a new one.
+fn card<'t>(cards: &'t mut Vec<Snapshot>, pci: &str) -> &'t mut Snapshot {
+    if let Some(at) = cards.iter().position(|c| c.pci.as_deref() == Some(pci)) {
+        return &mut cards[at];
+    }
+    cards.push(Snapshot { uid: format!("pci:{pci}"), pci: Some(pci.into()), ..Snapshot::default() });
+    let last = cards.len() - 1;
+    &mut cards[last]
+}
+
+/// NVML writes domains with 8 digits, Linux with 4, and either may use capitals.
+#[cfg(feature = "cuda")]
+pub(super) fn pci_address(text: &str) -> String {
+    let text = text.to_ascii_lowercase();
+    match text.split_once(':') {
+        Some((domain, rest)) if domain.len() == 8 && domain.starts_with("0000") => format!("{}:{rest}", &domain[4..]),
+        _ => text,
+    }
+}

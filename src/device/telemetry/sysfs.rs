@@ -1,0 +1,193 @@
+//! Linux's files about GPUs: `/sys/class/drm` with `hwmon` (kernel documentation, "AMDGPU: GPU Power/Thermal Controls" and
+//! "Naming and data format standards for sysfs files"), PCI links, `/proc/*/fdinfo` ("DRM client usage stats").
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use crate::base::telemetry::{GpuProcess, Snapshot};
+
+use super::{Source, Told, card};
+
+/// Files of a tree.
+pub(super) struct Sysfs {
+    root: PathBuf,
+}
+
+impl Sysfs {
+    pub(super) fn system() -> Self {
+        Self::at(Path::new("/"))
+    }
+    pub(super) fn at(root: &Path) -> Self {
+        Sysfs { root: root.into() }
+    }
+}
+
+fn text(path: &Path) -> Option<String> {
+    Some(std::fs::read_to_string(path).ok()?.trim().to_string()).filter(|t| !t.is_empty())
+}
+
+fn number<T: std::str::FromStr>(path: &Path) -> Option<T> {
+    text(path)?.parse().ok()
+}
+
+/// Names in a folder, in order.
+fn names(folder: &Path) -> Vec<String> {
+    let Ok(read) = std::fs::read_dir(folder) else { return Vec::new() };
+    let mut all: Vec<String> = read.filter_map(|e| e.ok()?.file_name().into_string().ok()).collect();
+    all.sort_unstable();
+    all
+}
+
+/// PCI Express generation of a speed as the kernel writes it, `16.0 GT/s PCIe`.
+fn generation(speed: &str) -> Option<u32> {
+    let gt: f64 = speed.split_whitespace().next()?.parse().ok()?;
+    let speeds = [2.5, 5.0, 8.0, 16.0, 32.0, 64.0];
+    speeds.iter().position(|s| (s - gt).abs() < 0.01).and_then(|at| u32::try_from(at + 1).ok())
+}
+
+/// Generation and width in a device's folder, now (`current`) or at most (`max`).
+fn link(device: &Path, which: &str) -> (Option<u32>, Option<u32>) {
+    let speed = text(&device.join(format!("{which}_link_speed"))).and_then(|t| generation(&t));
+    // 0 and 255 stand for a link that is down or not known.
+    let width = number(&device.join(format!("{which}_link_width"))).filter(|w| (1..=32).contains(w));
+    (speed, width)
+}
+
+/// The count behind a word in a RAS file of amdgpu, `ue: 0`.
+fn ras(device: &Path, word: &str) -> Option<u64> {
+    let text = text(&device.join("ras/umc_err_count"))?;
+    text.lines().find_map(|l| l.strip_prefix(word)?.strip_prefix(':')?.trim().parse().ok())
+}
+
+impl Source for Sysfs {
+    fn ask(&self, told: &mut Told) {
+        let class = self.root.join("sys/class/drm");
+        for name in names(&class) {
+            // `card0` is a card, `card0-DP-1` one of its sockets.
+            if !name.strip_prefix("card").is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit())) {
+                continue;
+            }
+            let device = class.join(&name).join("device");
+            let Some(uevent) = text(&device.join("uevent")) else { continue };
+            let value = |key: &str| uevent.lines().find_map(|l| l.strip_prefix(key)).map(str::to_string);
+            // What has no PCI address is a graphics processor of a system on a chip or a pure display.
+            let Some(pci) = value("PCI_SLOT_NAME=") else { continue };
+            let card = card(&mut told.cards, &pci.to_ascii_lowercase());
+            if card.source.is_empty() {
+                card.source = "sysfs".into();
+                card.driver = value("DRIVER=");
+                let id = value("PCI_ID=").unwrap_or_default();
+                card.name = text(&device.join("product_name")).unwrap_or(format!("GPU {id}"));
+                readings(&device, card);
+                card.processes = self.processes(&pci);
+            }
+            card.numa_node = number(&device.join("numa_node"));
+            let (own, slot) = (link(&device, "max"), slot(&device));
+            card.link.card_generation = card.link.card_generation.or(own.0);
+            card.link.card_width = card.link.card_width.or(own.1);
+            (card.link.slot_generation, card.link.slot_width) = slot;
+        }
+    }
+}
+
+/// What the port that the card sits in can: the folder above the card's own.
+fn slot(device: &Path) -> (Option<u32>, Option<u32>) {
+    let port = std::fs::canonicalize(device).ok().and_then(|d| d.parent().map(Path::to_path_buf));
+    port.map_or((None, None), |port| link(&port, "max"))
+}
+
+fn readings(device: &Path, card: &mut Snapshot) {
+    (card.link.generation, card.link.width) = link(device, "current");
+    card.memory_used = number(&device.join("mem_info_vram_used"));
+    card.memory_total = number(&device.join("mem_info_vram_total"));
+    card.busy = number::<f64>(&device.join("gpu_busy_percent")).map(|p| p / 100.0);
+    card.memory.uncorrected = ras(device, "ue");
+    card.memory.corrected = ras(device, "ce");
+    let folder = device.join("hwmon");
+    let Some(monitor) = names(&folder).first().map(|n| folder.join(n)) else { return };
+    // Thousandths of degrees, millionths of watts, hertz.
+    let thousandth = |name: &str| number::<f64>(&monitor.join(name)).map(|v| v / 1e3);
+    let millionth = |name: &str| number::<f64>(&monitor.join(name)).map(|v| v / 1e6);
+    card.temperature_c = thousandth("temp1_input");
+    card.slowdown_c = thousandth("temp1_crit");
+    card.shutdown_c = thousandth("temp1_emergency");
+    card.power_w = millionth("power1_average").or_else(|| millionth("power1_input"));
+    card.power_cap_w = millionth("power1_cap");
+    card.default_cap_w = millionth("power1_cap_default");
+    card.clock_mhz = millionth("freq1_input").map(|mhz| mhz as u32);
+}
+
+impl Sysfs {
+    /// Processes with an open file of the card. `None` if no process may be looked into.
+    fn processes(&self, pci: &str) -> Option<Vec<GpuProcess>> {
+        let folder = self.root.join("proc");
+        let mut looked = false;
+        // Bytes by process and client: a client's files repeat its figures.
+        let mut clients: BTreeMap<(u32, String), Option<u64>> = BTreeMap::new();
+        for pid in names(&folder).iter().filter_map(|n| n.parse::<u32>().ok()) {
+            let files = folder.join(pid.to_string()).join("fdinfo");
+            for file in names(&files) {
+                let Some(info) = text(&files.join(file)) else { continue };
+                looked = true;
+                if let Some((client, bytes)) = client(&info, pci) {
+                    clients.insert((pid, client), bytes);
+                }
+            }
+        }
+        let mut all: BTreeMap<u32, Option<u64>> = BTreeMap::new();
+        for ((pid, _), bytes) in clients {
+            let sum = all.entry(pid).or_default();
+            *sum = sum.map_or(bytes, |s| Some(s + bytes.unwrap_or(0)));
+        }
+        looked.then(|| all.into_iter().map(|(pid, bytes)| GpuProcess { pid, bytes }).collect())
+    }
+}
+
+/// The client and its bytes of the card's memory, if the file is one of the card's.
+fn client(info: &str, pci: &str) -> Option<(String, Option<u64>)> {
+    let value = |key: &str| info.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix(':')).map(str::trim);
+    if !value("drm-pdev")?.eq_ignore_ascii_case(pci) {
+        return None;
+    }
+    // amdgpu says `drm-memory-vram`; the common keys since Linux 6.5 are `drm-total-REGION`, i915 and xe name `vram0` or
+    // `local0` what lies on the card.
+    let keys = ["drm-memory-vram", "drm-total-vram", "drm-total-vram0", "drm-total-local0"];
+    let bytes = keys.iter().find_map(|k| value(k)).and_then(size);
+    Some((value("drm-client-id").unwrap_or_default().to_string(), bytes))
+}
+
+/// Bytes of `123 KiB`.
+fn size(text: &str) -> Option<u64> {
+    let mut parts = text.split_whitespace();
+    let n: u64 = parts.next()?.parse().ok()?;
+    let unit = match parts.next() {
+        None => 1,
+        Some("KiB") => 1 << 10,
+        Some("MiB") => 1 << 20,
+        Some("GiB") => 1 << 30,
+        Some(_) => return None,
+    };
+    n.checked_mul(unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_of_the_kernel() {
+        assert_eq!(
+            [generation("16.0 GT/s PCIe"), generation("2.5 GT/s"), generation("Unknown")],
+            [Some(4), Some(1), None]
+        );
+        assert_eq!(
+            [size("12 KiB"), size("7"), size("3 XB"), size("99999999999999999 GiB")],
+            [Some(12288), Some(7), None, None]
+        );
+        let info =
+            "pos:\t0\ndrm-driver:\tamdgpu\ndrm-pdev:\t0000:03:00.0\ndrm-client-id:\t9\ndrm-memory-vram:\t4 KiB\n";
+        assert_eq!(client(info, "0000:03:00.0"), Some(("9".into(), Some(4096))));
+        assert_eq!(client(info, "0000:04:00.0"), None);
+        assert_eq!(client("pos: 0", "0000:03:00.0"), None);
+    }
+}
