@@ -82,7 +82,10 @@ fn every_kind_of_finding_has_a_state() {
     }
     assert!(met.iter().all(|code| health::find(code).is_some()));
     let hanging = health::hanging("host", "a driver", 1.5);
-    assert_eq!((hanging.findings[0].code.as_str(), health::exit_code(std::slice::from_ref(&hanging))), ("telemetry-hangs", 1));
+    assert_eq!(
+        (hanging.findings[0].code.as_str(), health::exit_code(std::slice::from_ref(&hanging))),
+        ("telemetry-hangs", 1)
+    );
 }
 
 #[test]

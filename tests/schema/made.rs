@@ -6,7 +6,7 @@ use gpuctl::base::record::{
     VerifyRecord, WorkloadCall, WorkloadRecord,
 };
 use gpuctl::base::regret::{RegretDense, RegretPolicy, RegretRecord, RegretShape};
-use gpuctl::base::telemetry::{NotTold, Snapshot};
+use gpuctl::base::telemetry::{GpuProcess, NotTold, Snapshot};
 use gpuctl::base::{
     Attr, Attrs, Backend, DType, DeviceClass, DeviceInfo, Feature, Fill, Lang, Library, Status, Subject, Theoretical,
 };
@@ -372,6 +372,12 @@ pub(crate) fn health(verdict: &str) -> HealthRecord {
             detail: "gone".into(),
             next: "restart".into(),
         })),
-        snapshot: Some(Snapshot { temperature_c: Some(40.0), ..Snapshot::default() }),
+        snapshot: Some(Snapshot {
+            source: "nvml".into(),
+            temperature_c: Some(40.0),
+            processes: Some(vec![GpuProcess { pid: 7, bytes: None }]),
+            not_told: vec![NotTold { what: "power".into(), why: "NVML: not supported".into() }],
+            ..Snapshot::default()
+        }),
     }
 }
