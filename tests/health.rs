@@ -226,3 +226,20 @@ fn the_page_lists_every_finding() {
     }
     assert_eq!(page.matches("\n| `").count(), health::KINDS.len());
 }
+
+#[test]
+fn the_host_is_described() {
+    let (code, stdout, ..) = devices(&["--json", "-"]);
+    let doc: Value = serde_json::from_str(&stdout).unwrap();
+    let (host, system) = (&doc["host"], &doc["host"]["system"]);
+    assert_eq!(code, Some(0));
+    if cfg!(target_os = "linux") {
+        let on = system["processors"].as_u64().unwrap();
+        assert!(on >= 1 && host["cpus"].as_u64().unwrap() <= on, "{host}");
+        assert!(system["numa_nodes"].is_null() || system["numa_nodes"].as_u64() >= Some(1), "{host}");
+    }
+    let (_, text, ..) = devices(&["--why"]);
+    for word in ["host  ", "processors", "cgroup quota", "caches", "governor", "virtualised"] {
+        assert!(text.contains(word), "{word} is not in: {text}");
+    }
+}

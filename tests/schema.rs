@@ -15,7 +15,8 @@ use gpuctl::op;
 use serde_json::{Value, json};
 
 use made::{
-    bench, calibrate, ceiling, change, device, health, noise, regret, run, stress, support, threshold, verify, workload,
+    bench, calibrate, ceiling, change, device, health, noise, regret, run, stress, support, system, threshold, verify,
+    workload,
 };
 use validate::validate;
 
@@ -30,7 +31,13 @@ fn document(records: Vec<Record>) -> Document {
         command: vec!["gpuctl".into(), "bench".into()],
         complete: true,
         exit_code: 0,
-        host: Host { cpu: "synthetic".into(), cpus: 2, memory_bytes: 1 << 34, os: "synthetic".into() },
+        host: Host {
+            cpu: "synthetic".into(),
+            cpus: 2,
+            memory_bytes: 1 << 34,
+            os: "synthetic".into(),
+            system: Some(system()),
+        },
         devices: vec![device()],
         absent: vec![Absence {
             backend: Backend::Wgpu,

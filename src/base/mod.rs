@@ -19,6 +19,7 @@ pub mod regret;
 pub mod rng;
 pub mod sink;
 pub mod stats;
+pub mod system;
 pub mod telemetry;
 pub mod text;
 pub mod units;

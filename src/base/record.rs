@@ -9,6 +9,7 @@ use super::case::Case;
 use super::device_info::{Absence, DeviceInfo};
 use super::dtype::DType;
 use super::regret::RegretRecord;
+use super::system::System;
 
 pub use super::analysis::{Analysis, CeilingRecord, NoiseRecord};
 pub use super::telemetry::{Finding, HealthRecord};
@@ -553,6 +554,9 @@ pub struct Host {
     pub memory_bytes: u64,
     /// Operating system and kernel.
     pub os: String,
+    /// More of it; `devices` alone tells.
+    #[serde(default)]
+    pub system: Option<System>,
 }
 
 /// The JSON document of a run.

@@ -7,6 +7,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::base::record::{Host, SCHEMA};
 use crate::base::sink::Cancel;
+use crate::base::system::System;
 use crate::base::{Backend, Code, DType, DeviceInfo, Document, Env, Error, Record, Result, os};
 use crate::device::cpu::Pin;
 use crate::device::probe::{CpuConfig, Rig, Select, inventory, open};
@@ -81,6 +82,7 @@ pub(super) fn host() -> Host {
         cpus: u32::try_from(os::allowed_cpus().len()).unwrap_or(0),
         memory_bytes: os::memory().map_or(0, |m| m.0),
         os: os::os_name(),
+        system: None,
     }
 }
 
@@ -208,6 +210,7 @@ impl Ctx<'_> {
                 ));
             }
         }
+        let host = Host { system: Some(System::read()), ..host() };
         let cells = if a.ops { devices::matrix(&found) } else { Vec::new() };
         let records: Vec<Record> = cells.into_iter().map(|c| Record::Support(Box::new(c))).collect();
         if a.json.as_deref() != Some("-") {
@@ -219,6 +222,7 @@ impl Ctx<'_> {
                 text.push('\n');
             }
             if a.why {
+                text.push_str(&report::text::host(&host));
                 for d in &found {
                     text.push_str(&report::text::device_details(d));
                 }
@@ -233,7 +237,8 @@ impl Ctx<'_> {
             }
         }
         let infos = found.into_iter().cloned().collect();
-        self.write_json(a.json.as_deref(), &self.document(infos, inventory.absent, records, true, 0))?;
+        let document = Document { host, ..self.document(infos, inventory.absent, records, true, 0) };
+        self.write_json(a.json.as_deref(), &document)?;
         Ok(0)
     }
 

@@ -2,8 +2,9 @@
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 
-use crate::base::record::{BenchRecord, CalibrateRecord, ChangeRecord, StressRecord, ThresholdRecord};
+use crate::base::record::{BenchRecord, CalibrateRecord, ChangeRecord, Host, StressRecord, ThresholdRecord};
 use crate::base::regret::RegretRecord;
+use crate::base::system::Cache;
 use crate::base::{Absence, DeviceInfo, units};
 
 use super::rows::{BENCH_COLUMNS, COLUMNS, bench_cells};
@@ -90,6 +91,29 @@ pub fn device_details(d: &DeviceInfo) -> String {
     for note in &d.notes {
         line("note", note.clone());
     }
+    out
+}
+
+/// The host, for `devices --why`.
+pub fn host(h: &Host) -> String {
+    let mut out = format!("host  {}\n", h.cpu);
+    let mut line = |what: &str, value: String| out.push_str(&format!("    {what:<14} {value}\n"));
+    line("system", h.os.clone());
+    let Some(s) = &h.system else { return out };
+    let of = s.processors.map_or(String::new(), |n| format!(" of {n}"));
+    line("processors", format!("{}{of} may be used", h.cpus));
+    let unknown = || "not told".to_string();
+    line("cgroup quota", s.quota.map_or("none".into(), |q| format!("{q:.2} processors")));
+    line("memory", units::bytes(h.memory_bytes));
+    line("memory limit", s.memory_limit.map_or("none".into(), units::bytes));
+    line("NUMA nodes", s.numa_nodes.map_or_else(unknown, |n| n.to_string()));
+    let cache = |c: &Cache| format!("L{} {} {}", c.level, c.kind.to_lowercase(), units::bytes(c.bytes));
+    let caches: Vec<String> = s.caches.iter().map(cache).collect();
+    line("caches", if caches.is_empty() { unknown() } else { caches.join(", ") });
+    line("governor", s.governor.clone().unwrap_or_else(unknown));
+    let virtualised = s.virtualised.map_or_else(unknown, |v| if v { "yes" } else { "no" }.into());
+    line("virtualised", virtualised);
+    line("container", s.container.clone().unwrap_or_else(unknown));
     out
 }
 

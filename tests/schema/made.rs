@@ -6,6 +6,7 @@ use gpuctl::base::record::{
     VerifyRecord, WorkloadCall, WorkloadRecord,
 };
 use gpuctl::base::regret::{RegretDense, RegretPolicy, RegretRecord, RegretShape};
+use gpuctl::base::system::{Cache, System};
 use gpuctl::base::telemetry::{GpuProcess, NotTold, Snapshot};
 use gpuctl::base::{
     Attr, Attrs, Backend, DType, DeviceClass, DeviceInfo, Feature, Fill, Lang, Library, Status, Subject, Theoretical,
@@ -379,5 +380,13 @@ pub(crate) fn health(verdict: &str) -> HealthRecord {
             not_told: vec![NotTold { what: "power".into(), why: "NVML: not supported".into() }],
             ..Snapshot::default()
         }),
+    }
+}
+
+pub(crate) fn system() -> System {
+    System {
+        quota: Some(1.5),
+        caches: vec![Cache { level: 2, kind: "Unified".into(), bytes: 2 << 20, shared_by: 1 }],
+        ..System::default()
     }
 }

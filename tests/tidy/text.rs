@@ -43,13 +43,14 @@ const UNSAFE: &[&str] = &[
 ];
 
 /// Where files may be read or written. `engine/record` writes what a program called, from within that program. `base/os`
-/// reads /proc only; `device/cuda` looks for NVIDIA's libraries and reads the driver's version.
+/// and `base/system` read /proc and /sys only; `device/cuda` looks for NVIDIA's libraries and reads the driver's version.
 const FILES: &[&str] = &[
     "src/main.rs",
     "src/cli/",
     "src/profile/file.rs",
     "src/base/npy.rs",
     "src/base/os.rs",
+    "src/base/system.rs",
     "src/engine/cache.rs",
     "src/engine/record.rs",
     "src/engine/trace.rs",

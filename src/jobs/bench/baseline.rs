@@ -205,7 +205,7 @@ mod tests {
     }
 
     fn document(rows: &[BenchRecord]) -> Document {
-        let host = Host { cpu: String::new(), cpus: 2, memory_bytes: 0, os: String::new() };
+        let host = Host { cpu: String::new(), cpus: 2, memory_bytes: 0, os: String::new(), system: None };
         let records = rows.iter().map(|r| Record::Bench(Box::new(r.clone()))).collect();
         Document {
             schema: SCHEMA,

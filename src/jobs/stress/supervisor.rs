@@ -250,6 +250,7 @@ fn host() -> record::Host {
         cpus: os::allowed_cpus().len() as u32,
         memory_bytes: os::memory().map_or(0, |m| m.0),
         os: os::os_name(),
+        system: None,
     }
 }
 
