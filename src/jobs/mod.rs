@@ -6,6 +6,7 @@ pub mod calibrate;
 pub mod ceilings;
 pub mod devices;
 mod gross;
+pub mod inventory;
 mod look;
 pub mod profile;
 pub mod reference;
