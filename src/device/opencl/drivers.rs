@@ -34,7 +34,8 @@ fn absence(icd: &Icd) -> Option<Absence> {
             } else {
                 "write the library's name without blanks and carriage returns around it"
             };
-            let said = e.to_string();
+            // The system's own words, which name the library that a library lacks; the error above them only says that it failed.
+            let said = std::error::Error::source(&e).map_or_else(|| e.to_string(), ToString::to_string);
             let why = format!("the driver's library {shown} cannot be loaded: {}", printable(&said));
             return Some(icd.absence(Code::LibraryNotFound, &why, next));
         }
@@ -103,6 +104,7 @@ mod tests {
         };
         let (why, _) = reason("libno-such-driver.so");
         assert!(why.starts_with("library-not-found: ") && why.contains("libno-such-driver.so"), "{why}");
+        assert!(!cfg!(target_os = "linux") || why.contains("cannot open shared object file"), "{why}");
         let (why, next) = reason("libno-such-driver.so\r");
         assert!(!why.contains('\r') && next.contains("carriage returns"), "{why}; {next}");
         if cfg!(target_os = "linux") {
