@@ -160,6 +160,10 @@ pub(super) fn text_of(path: &str) -> Option<String> {
 
 /// Asks one backend; a panic inside a driver crate becomes a reason.
 pub fn ask(backend: Backend) -> Probe {
+    guarded(backend, probe)
+}
+
+fn guarded(backend: Backend, probe: fn(Backend) -> Probe) -> Probe {
     let result = std::panic::catch_unwind(|| probe(backend));
     result.unwrap_or_else(|panic| {
         let text = panic
@@ -327,6 +331,14 @@ mod tests {
         assert!(one_clock(&names("cpu,opencl:0")).is_ok());
         assert!(one_clock(&names("sim:h200,opencl:0")).unwrap_err().to_string().contains("opencl:0"));
         assert!(one_clock(&names("sim:h200,sim:laptop")).is_err());
+    }
+
+    #[test]
+    fn a_panic_is_a_reason() {
+        let probe = guarded(Backend::Wgpu, |_| panic!("{} is not there", "vkCreateInstance"));
+        assert!(probe.found.is_empty());
+        assert_eq!((probe.absent[0].backend, probe.absent[0].what.as_str()), (Backend::Wgpu, "wgpu"));
+        assert!(probe.absent[0].reason.contains("panicked: vkCreateInstance is not there"), "{:?}", probe.absent);
     }
 
     #[test]

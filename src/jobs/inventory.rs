@@ -459,13 +459,15 @@ mod tests {
     #[cfg(unix)]
     #[test]
     fn a_process_that_does_not_answer_is_an_outcome() {
-        use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().unwrap();
         let never = AtomicBool::new(false);
         let ask = |script: &str, limit: u64| {
             let program = dir.path().join("program");
-            std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
-            std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+            // Written by another process: while a test beside this one starts a process, that one may hold every file that is
+            // open here, and a program that is open for writing cannot be started.
+            let write = r#"printf '#!/bin/sh\n%s\n' "$1" > "$2" && chmod 755 "$2""#;
+            let written = Command::new("sh").args(["-c", write, "sh", script]).arg(&program).status().unwrap();
+            assert!(written.success());
             Asker { program, limit: Duration::from_millis(limit) }.ask(Backend::Cuda, None, &never)
         };
         let line = serde_json::to_string(&Answer { devices: vec![], absent: vec![row("x")] }).unwrap();
