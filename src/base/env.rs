@@ -65,8 +65,19 @@ impl Env {
     }
 }
 
-/// Where other tools say that they are installed; looked up to find vendor libraries, never as settings of gpuctl.
-pub const OTHER_TOOLS: [&str; 6] = ["CUDA_PATH", "CUDA_HOME", "VIRTUAL_ENV", "CONDA_PREFIX", "PATH", "HOME"];
+/// Where other tools say that they are installed, and where OpenCL's loader is told to look for drivers; looked up to find
+/// vendor libraries, never as settings of gpuctl.
+pub const OTHER_TOOLS: [&str; 9] = [
+    "CUDA_PATH",
+    "CUDA_HOME",
+    "VIRTUAL_ENV",
+    "CONDA_PREFIX",
+    "PATH",
+    "HOME",
+    "OCL_ICD_VENDORS",
+    "OPENCL_VENDOR_PATH",
+    "OCL_ICD_FILENAMES",
+];
 
 /// A variable of [`OTHER_TOOLS`]; anything else is not looked up.
 pub fn of_other_tools(name: &str) -> Option<String> {

@@ -229,6 +229,42 @@ pub fn terminate(pid: u32) -> bool {
     }
 }
 
+/// Marks this process as one that may be ended at any moment: it ends with the thread that started it, so that a driver
+/// that hangs outlives nobody, and its crash leaves no core file. Nothing happens where the system cannot do that.
+pub fn expendable() {
+    #[cfg(target_os = "linux")]
+    {
+        // SAFETY: with this option prctl only takes a signal's number.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong) };
+        // One byte: too little for a file, and the value at which Linux does not start a program that takes the dump either.
+        let none = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
+        // SAFETY: `none` is a valid rlimit that lives through the call.
+        unsafe { libc::setrlimit(libc::RLIMIT_CORE, &raw const none) };
+    }
+}
+
+/// How a process ended, in words: `signal SIGSEGV`, `exit code 3`.
+pub fn ending(status: std::process::ExitStatus) -> String {
+    #[cfg(unix)]
+    if let Some(signal) = std::os::unix::process::ExitStatusExt::signal(&status) {
+        let names = [
+            (libc::SIGABRT, "SIGABRT"),
+            (libc::SIGBUS, "SIGBUS"),
+            (libc::SIGFPE, "SIGFPE"),
+            (libc::SIGILL, "SIGILL"),
+            (libc::SIGKILL, "SIGKILL"),
+            (libc::SIGPIPE, "SIGPIPE"),
+            (libc::SIGSEGV, "SIGSEGV"),
+            (libc::SIGSYS, "SIGSYS"),
+            (libc::SIGTERM, "SIGTERM"),
+            (libc::SIGTRAP, "SIGTRAP"),
+        ];
+        let name = names.iter().find(|(number, _)| *number == signal);
+        return name.map_or_else(|| format!("signal {signal}"), |(_, name)| format!("signal {name}"));
+    }
+    status.code().map_or_else(|| "an unknown end".into(), |code| format!("exit code {code}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -34,6 +34,13 @@ pub(super) enum Command {
     /// A worker of `devices --measure`
     #[command(hide = true)]
     DevicesWorker(DevicesWorker),
+    /// Asks one backend for `devices`
+    #[command(hide = true)]
+    ProbeWorker {
+        /// Its name
+        #[arg(long)]
+        backend: String,
+    },
     /// A worker of `calibrate`
     #[command(hide = true)]
     CalibrateWorker(CalibrateWorker),

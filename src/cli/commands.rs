@@ -1,5 +1,6 @@
 //! One function per subcommand: configuration, job, output, exit code.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,9 +11,9 @@ use crate::base::sink::Cancel;
 use crate::base::system::System;
 use crate::base::{Backend, Code, DType, DeviceInfo, Document, Env, Error, Record, Result, os};
 use crate::device::cpu::Pin;
-use crate::device::probe::{CpuConfig, Rig, Select, inventory, open};
+use crate::device::probe::{CpuConfig, Rig, Select, open};
 use crate::jobs::workers::Start;
-use crate::jobs::{devices, stress};
+use crate::jobs::{devices, inventory, stress};
 use crate::measure::Residency;
 use crate::op::{self, OpDesc};
 use crate::report;
@@ -36,6 +37,7 @@ pub(super) fn run(cli: &Cli, command: &[String], env: &Env) -> Result<u8> {
         Command::Run(a) => ctx.run_op(a),
         Command::BenchWorker(w) => Ctx { command, env: &numbered(w.worker) }.bench_worker(&w.of),
         Command::DevicesWorker(w) => Ctx { command, env: &numbered(w.worker) }.measure_worker(&w.of),
+        Command::ProbeWorker { backend } => probe_worker(backend),
         Command::CalibrateWorker(w) => Ctx { command, env: &numbered(w.worker) }.calibrate_worker(&w.of, w.of_threads),
         Command::StressWorker { task } => stress::worker(task, &mut std::io::stdout(), env).map(|()| 0),
     }
@@ -84,6 +86,21 @@ pub(super) fn host() -> Host {
         os: os::os_name(),
         system: None,
     }
+}
+
+/// Where this program is, to start it again.
+pub(super) fn this_program() -> Result<PathBuf> {
+    std::env::current_exe().map_err(|e| Error::new(Code::Io, "no path to this program").caused_by(e))
+}
+
+/// The side of `devices` that a driver may take with it: asks one backend and says what it found.
+fn probe_worker(backend: &str) -> Result<u8> {
+    let backend = Backend::ALL
+        .into_iter()
+        .find(|b| b.name() == backend)
+        .ok_or_else(|| Error::new(Code::BadArgument, format!("unknown backend '{backend}'")))?;
+    output::data(&inventory::answer(backend)?)?;
+    Ok(0)
 }
 
 pub(super) fn list<T>(text: &str, parse: impl Fn(&str) -> Result<T>) -> Result<Vec<T>> {
@@ -161,8 +178,7 @@ impl Ctx<'_> {
 
     /// Workers with a hidden subcommand and the arguments of this one.
     pub(super) fn workers(&self, subcommand: &str, processes: usize, limit: Duration) -> Result<Start> {
-        let program =
-            std::env::current_exe().map_err(|e| Error::new(Code::Io, "no path to this program").caused_by(e))?;
+        let program = this_program()?;
         let arguments = std::iter::once(subcommand.to_string()).chain(self.command.iter().skip(2).cloned());
         Ok(Start { program, arguments: arguments.collect(), processes, limit })
     }
@@ -198,8 +214,9 @@ impl Ctx<'_> {
     }
 
     fn devices(&self, a: &args::Devices) -> Result<u8> {
-        let inventory = inventory(self.env, CpuConfig { threads: 0, pin: Pin::Free })?;
-        let found: Vec<&DeviceInfo> = inventory.found.iter().map(|f| &f.info).collect();
+        let cpu = CpuConfig { threads: 0, pin: Pin::Free };
+        let inventory = inventory::ask(self.env, cpu, &this_program()?)?;
+        let found: Vec<&DeviceInfo> = inventory.devices.iter().collect();
         for backend in Backend::ALL {
             if self.env.require.iter().any(|r| r == backend.name()) && !found.iter().any(|d| d.backend == backend) {
                 let why: Vec<_> =

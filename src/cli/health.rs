@@ -7,13 +7,13 @@ use std::time::Duration;
 use crate::base::telemetry::{NotTold, Snapshot};
 use crate::base::{DeviceInfo, Record, Result};
 use crate::device::cpu::Pin;
-use crate::device::probe::{CpuConfig, Found, inventory};
+use crate::device::probe::{CpuConfig, Found, inventory_of};
 use crate::device::telemetry::{self, Told};
-use crate::jobs::health;
+use crate::jobs::{health, inventory};
 use crate::report;
 
 use super::args;
-use super::commands::Ctx;
+use super::commands::{Ctx, this_program};
 use super::output;
 
 /// Time for one round of questions; a driver that takes longer hangs.
@@ -33,13 +33,19 @@ impl Ctx<'_> {
     }
 
     pub(super) fn health(&self, a: &args::Devices) -> Result<u8> {
-        let seen = inventory(self.env, CpuConfig { threads: 0, pin: Pin::Free })?;
-        let infos: Vec<DeviceInfo> = seen.found.iter().map(|f| f.info.clone()).collect();
+        let cpu = CpuConfig { threads: 0, pin: Pin::Free };
+        let seen = inventory::ask(self.env, cpu, &this_program()?)?;
+        let infos = seen.devices;
         let mut records = Vec::new();
         match self.ask() {
             None => records.push(health::hanging("host", "the system's sources", ANSWER.as_secs_f64())),
             Some(first) => {
-                let told = self.links_under_load(first, seen.found);
+                // Only backends that show one of the cards are loaded here.
+                let ours = |i: &&DeviceInfo| first.cards.iter().any(|c| is_card(i, c));
+                let backends: Vec<_> = infos.iter().filter(ours).map(|i| i.backend).collect();
+                let found =
+                    if backends.is_empty() { Vec::new() } else { inventory_of(&backends, self.env, cpu)?.found };
+                let told = self.links_under_load(first, found);
                 let own = std::process::id();
                 for card in &told.cards {
                     records.push(health::card(id_of(&infos, card), card, own));

@@ -9,6 +9,7 @@ pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod faulty;
+pub mod icd;
 pub mod ledger;
 #[cfg(feature = "opencl")]
 pub mod opencl;

@@ -1,6 +1,8 @@
 //! Finding devices: each backend is asked apart from the others, so that a broken one hides none.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::base::{Absence, Backend, Code, DeviceClass, DeviceInfo, Env, Error, Result};
 use crate::kernel::Isa;
@@ -77,7 +79,7 @@ pub fn inventory_of(backends: &[Backend], env: &Env, cpu: CpuConfig) -> Result<I
         let probe = if env.disable_gpu {
             absent(backend, "GPUCTL_DISABLE_GPU is set", "unset GPUCTL_DISABLE_GPU")
         } else {
-            guarded(backend)
+            ask(backend)
         };
         all.found.extend(probe.found);
         all.absent.extend(probe.absent);
@@ -96,12 +98,58 @@ pub fn absent(backend: Backend, reason: &str, next: &str) -> Probe {
 /// Entries of a folder whose names start so, in descending order, so that newer versions come first; empty if there is
 /// no such folder.
 #[cfg(feature = "cuda")]
-pub(super) fn entries(folder: &std::path::Path, start: &str) -> Vec<std::path::PathBuf> {
+pub(super) fn entries(folder: &Path, start: &str) -> Vec<PathBuf> {
     let Ok(read) = std::fs::read_dir(folder) else { return Vec::new() };
-    let starts = |p: &std::path::PathBuf| p.file_name().and_then(|n| n.to_str()).is_some_and(|n| n.starts_with(start));
+    let starts = |p: &PathBuf| p.file_name().and_then(|n| n.to_str()).is_some_and(|n| n.starts_with(start));
     let mut all: Vec<_> = read.filter_map(|e| e.ok().map(|e| e.path())).filter(starts).collect();
     all.sort_unstable_by(|a, b| b.cmp(a));
     all
+}
+
+/// Files of a folder whose names end so, sorted by name. Errors: there is no such folder, or it may not be read.
+pub(super) fn ending(folder: &Path, end: &str) -> std::io::Result<Vec<PathBuf>> {
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        // As the loader does it: what has no name before the ending is none.
+        if path.file_name().is_some_and(|n| n.len() > end.len() && n.to_string_lossy().ends_with(end)) {
+            all.push(path);
+        }
+    }
+    all.sort_unstable();
+    Ok(all)
+}
+
+/// The text of a file, whatever its bytes are.
+pub(super) fn text_at(path: &Path) -> std::io::Result<String> {
+    std::fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// A new folder for temporary files, removed when dropped.
+#[derive(Debug)]
+pub(super) struct Folder(pub(super) PathBuf);
+
+impl Folder {
+    /// Makes it, with files of these names and texts.
+    pub(super) fn with(files: &[(String, &str)]) -> std::io::Result<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("gpuctl-drivers-{}-{number}", std::process::id()));
+        // Fails if somebody else made it: then its contents are not ours.
+        std::fs::create_dir(&path)?;
+        let folder = Folder(path);
+        for (name, text) in files {
+            std::fs::write(folder.0.join(name), text)?;
+        }
+        Ok(folder)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What cannot be removed stays in the folder for temporary files.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }
 
 /// What a small file of the system says, if it is there.
@@ -110,8 +158,12 @@ pub(super) fn text_of(path: &str) -> Option<String> {
     std::fs::read_to_string(path).ok()
 }
 
-/// Probes one backend; a panic inside a driver crate becomes a reason.
-fn guarded(backend: Backend) -> Probe {
+/// Asks one backend; a panic inside a driver crate becomes a reason.
+pub fn ask(backend: Backend) -> Probe {
+    guarded(backend, probe)
+}
+
+fn guarded(backend: Backend, probe: fn(Backend) -> Probe) -> Probe {
     let result = std::panic::catch_unwind(|| probe(backend));
     result.unwrap_or_else(|panic| {
         let text = panic
@@ -279,6 +331,14 @@ mod tests {
         assert!(one_clock(&names("cpu,opencl:0")).is_ok());
         assert!(one_clock(&names("sim:h200,opencl:0")).unwrap_err().to_string().contains("opencl:0"));
         assert!(one_clock(&names("sim:h200,sim:laptop")).is_err());
+    }
+
+    #[test]
+    fn a_panic_is_a_reason() {
+        let probe = guarded(Backend::Wgpu, |_| panic!("{} is not there", "vkCreateInstance"));
+        assert!(probe.found.is_empty());
+        assert_eq!((probe.absent[0].backend, probe.absent[0].what.as_str()), (Backend::Wgpu, "wgpu"));
+        assert!(probe.absent[0].reason.contains("panicked: vkCreateInstance is not there"), "{:?}", probe.absent);
     }
 
     #[test]

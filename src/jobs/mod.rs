@@ -7,6 +7,7 @@ pub mod ceilings;
 pub mod devices;
 mod gross;
 pub mod health;
+pub mod inventory;
 mod look;
 pub mod profile;
 pub mod reference;

@@ -1,9 +1,11 @@
 //! Any OpenCL 1.2+ device. The library is opened at run time by cl3 (below opencl3).
 //!
-//! `sys` holds handles and error codes, `probe` finds devices, `queue` runs work. One context per device; objects are
+//! `sys` holds handles and error codes, `probe` finds devices, `drivers` says which drivers the loader left out, `queue` runs
+//! work. One context per device; objects are
 //! released by OpenCL's own reference counts, so the order in which ours are dropped does not matter.
 #![allow(unsafe_code)]
 
+mod drivers;
 mod probe;
 mod queue;
 mod sys;

@@ -14,8 +14,9 @@ use opencl3::device::{
 use opencl3::platform::platform::{CL_PLATFORM_NAME, get_platform_ids};
 
 use crate::base::{Absence, Backend, Code, DType, DeviceClass, DeviceInfo, Feature, Lang};
-use crate::device::{Found, Probe};
+use crate::device::{Found, Probe, icd};
 
+use super::drivers;
 use super::sys::{self, NO_PLATFORM, NOT_LOADED, Raw};
 use super::{ClId, OpenclDevice};
 
@@ -50,10 +51,17 @@ pub fn probe() -> Probe {
             return probe;
         }
     };
-    if platforms.is_empty() {
-        let reason = format!("{}: the loader libOpenCL is there but found no driver (ICD)", Code::NoDevice.name());
+    // Only after the loader, which has now loaded every driver that can be loaded and says nothing of the others.
+    let listing = icd::listing();
+    let left_out = drivers::absences(&listing.icds);
+    if platforms.is_empty() && left_out.is_empty() {
+        let where_to = if listing.icds.is_empty() { "in" } else { "that gives it a platform in" };
+        let reason = format!(
+            "{}: the loader libOpenCL is there but found no driver (ICD) {where_to} {}",
+            Code::NoDevice.name(),
+            listing.place
+        );
         probe.absent.push(absence("opencl", reason, INSTALL_DRIVER));
-        return probe;
     }
     // Ids count over all platforms, unusable devices included, so that a repaired driver does not renumber the others.
     let mut next_id = 0;
@@ -93,6 +101,7 @@ pub fn probe() -> Probe {
             }
         }
     }
+    probe.absent.extend(left_out);
     probe
 }
 
