@@ -216,6 +216,13 @@ fn ids_are_those_without_the_bad_driver() {
     let old = |doc: &Value| opencl(doc, "absent", "what").into_iter().find(|w| w.contains("Old Card")).unwrap();
     assert_eq!(old(&doc), old(&before));
 
+    // A bad driver that is the only one.
+    let lone = Drivers::new();
+    lone.build("aborts", "crashes", Some("ABORTS"));
+    let doc = lone.document();
+    assert_eq!(opencl(&doc, "devices", "id"), Vec::<String>::new());
+    assert!(row(&doc, "aborts.icd").0.contains("libaborts.so crashed"));
+
     // The other forms of the list.
     let table = drivers.gpuctl(&["devices", "--why"]);
     assert!(table.contains("aborts.icd: not usable: worker-crashed: ") && table.contains("| opencl:"), "{table}");
