@@ -3,6 +3,7 @@
 #[cfg(feature = "cli")]
 pub mod ceilings;
 pub mod csv;
+#[cfg(feature = "cli")]
 pub mod health;
 pub mod json;
 pub mod junit;
