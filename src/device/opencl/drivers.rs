@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_void};
 
-use libloading::Library;
+use dlopen2::raw::Library;
 use opencl3::error_codes::error_text;
 
 use crate::base::text::printable;
@@ -25,8 +25,8 @@ fn absence(icd: &Icd) -> Option<Absence> {
         Err(_) => return icd.nameless(),
     };
     let shown = printable(name);
-    // SAFETY: a driver that the loader was told to load, and has loaded if it can be: its initialisers have run.
-    let library = match unsafe { Library::new(name) } {
+    // A driver that the loader was told to load, and has loaded if it can be: its initialisers have run.
+    let library = match Library::open(name) {
         Ok(library) => library,
         Err(e) => {
             let next = if name.trim() == name {
@@ -34,8 +34,11 @@ fn absence(icd: &Icd) -> Option<Absence> {
             } else {
                 "write the library's name without blanks and carriage returns around it"
             };
-            // The system's own words, which name the library that a library lacks; the error above them only says that it failed.
-            let said = std::error::Error::source(&e).map_or_else(|| e.to_string(), ToString::to_string);
+            // The system's own words, which name the library that a library lacks.
+            let said = match e {
+                dlopen2::Error::OpeningLibraryError(system) => system.to_string(),
+                other => other.to_string(),
+            };
             let why = format!("the driver's library {shown} cannot be loaded: {}", printable(&said));
             return Some(icd.absence(Code::LibraryNotFound, &why, next));
         }
@@ -71,12 +74,12 @@ fn no_device(icd: &Icd, why: &str) -> Absence {
 fn platforms(library: &Library) -> Option<Result<u32, i32>> {
     const NAME: &CStr = c"clIcdGetPlatformIDsKHR";
     // SAFETY: cl.h declares `void *clGetExtensionFunctionAddress(const char *)`.
-    let address = unsafe { library.get::<Address>("clGetExtensionFunctionAddress") }.ok()?;
+    let address = unsafe { library.symbol::<Address>("clGetExtensionFunctionAddress") }.ok()?;
     // SAFETY: the name ends with a zero and outlives the call.
     let found = unsafe { address(NAME.as_ptr()) };
     let ask: Platforms = if found.is_null() {
         // SAFETY: cl_ext.h declares `cl_int clIcdGetPlatformIDsKHR(cl_uint, cl_platform_id *, cl_uint *)`.
-        *unsafe { library.get::<Platforms>("clIcdGetPlatformIDsKHR") }.ok()?
+        unsafe { library.symbol::<Platforms>("clIcdGetPlatformIDsKHR") }.ok()?
     } else {
         // SAFETY: the driver says that this is the function of that name; its type is as above.
         unsafe { std::mem::transmute::<*mut c_void, Platforms>(found) }
