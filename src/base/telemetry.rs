@@ -3,6 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::DeviceInfo;
+
 /// A fact that a source does not tell, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NotTold {
@@ -128,6 +130,18 @@ pub struct Snapshot {
     pub not_told: Vec<NotTold>,
 }
 
+impl Snapshot {
+    /// Whether a device of an API is this card: by the card's own uid, or by the PCI address within the device's.
+    pub fn is_of(&self, info: &DeviceInfo) -> bool {
+        let alone = |text: &str, at: usize, pci: &str| {
+            let ends = |c: Option<char>| c.is_none_or(|c| !c.is_ascii_alphanumeric());
+            ends(text[..at].chars().next_back()) && ends(text[at + pci.len()..].chars().next())
+        };
+        let within = |pci: &str| info.uid.match_indices(pci).any(|(at, _)| alone(&info.uid, at, pci));
+        info.uid == self.uid || self.pci.as_deref().is_some_and(|pci| !pci.is_empty() && within(pci))
+    }
+}
+
 /// What a lowered clock means for whoever trusts the card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lowered {
@@ -245,6 +259,17 @@ pub struct HealthRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_card_is_known_by_its_uid_or_address() {
+        let card = Snapshot { uid: "GPU-1".into(), pci: Some("0000:01:00.0".into()), ..Snapshot::default() };
+        let is = |uid: &str| card.is_of(&DeviceInfo { uid: uid.into(), ..DeviceInfo::ordinary_gpu() });
+        let ours = ["GPU-1", "opencl/pci/0000:01:00.0", "opencl/pci/0000:01:00.0/pocl/0", "vulkan:pci:0000:01:00.0#1"];
+        assert!(ours.into_iter().all(is));
+        let others = ["GPU-12", "opencl/pci/0000:01:00.01", "vulkan:pci:10000:01:00.0", "opencl/pocl/0", "cpu"];
+        assert!(!others.into_iter().any(is));
+        assert!(!Snapshot::default().is_of(&DeviceInfo { uid: "cpu".into(), ..DeviceInfo::ordinary_gpu() }));
+    }
 
     #[test]
     fn combined_bits_are_told_apart() {

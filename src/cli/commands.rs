@@ -246,10 +246,12 @@ impl Ctx<'_> {
             }
             text.push_str(&report::text::absences(&inventory.absent));
             output::data(&text)?;
-            let software = found.iter().filter(|d| d.is_software()).count();
-            if software > 0 && !a.quiet {
+            let software: Vec<_> = found.iter().filter(|d| d.is_software()).map(|d| d.id.as_str()).collect();
+            if !software.is_empty() && !a.quiet {
                 output::talk(&format!(
-                    "{software} software device(s): run only when named or with --device all, never counted as GPUs"
+                    "software devices, all of them the host's processor: {}; they run only when named or with --device \
+                     all, and never count as GPUs",
+                    software.join(" ")
                 ));
             }
         }

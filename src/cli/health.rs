@@ -41,7 +41,7 @@ impl Ctx<'_> {
             None => records.push(health::hanging("host", "the system's sources", ANSWER.as_secs_f64())),
             Some(first) => {
                 // Only backends that show one of the cards are loaded here.
-                let ours = |i: &&DeviceInfo| first.cards.iter().any(|c| is_card(i, c));
+                let ours = |i: &&DeviceInfo| first.cards.iter().any(|c| c.is_of(i));
                 let backends: Vec<_> = infos.iter().filter(ours).map(|i| i.backend).collect();
                 let found =
                     if backends.is_empty() { Vec::new() } else { inventory_of(&backends, self.env, cpu)?.found };
@@ -72,7 +72,7 @@ impl Ctx<'_> {
     fn links_under_load(&self, mut told: Told, found: Vec<Found>) -> Told {
         let (mut cards, mut devices) = (Vec::new(), Vec::new());
         for f in found {
-            let card = told.cards.iter().position(|c| is_card(&f.info, c));
+            let card = told.cards.iter().position(|c| c.is_of(&f.info));
             if let Some(card) = card.filter(|c| !cards.contains(c)) {
                 cards.push(card);
                 devices.push(Box::new(move || f.open()) as Box<dyn FnOnce() -> _ + Send>);
@@ -103,12 +103,7 @@ impl Ctx<'_> {
     }
 }
 
-/// Whether a device of an API is that card.
-fn is_card(info: &DeviceInfo, card: &Snapshot) -> bool {
-    info.uid == card.uid || card.pci.as_ref().is_some_and(|pci| info.uid.ends_with(pci.as_str()))
-}
-
 /// The card's id for `--device`, else its uid.
 fn id_of<'a>(infos: &'a [DeviceInfo], card: &'a Snapshot) -> &'a str {
-    infos.iter().find(|i| is_card(i, card)).map_or(card.uid.as_str(), |i| i.id.as_str())
+    infos.iter().find(|i| card.is_of(i)).map_or(card.uid.as_str(), |i| i.id.as_str())
 }

@@ -101,6 +101,10 @@ fn variants(detail: &str) -> Vec<&str> {
 /// One line of remarks about a device for the table of devices.
 pub fn remarks(info: &DeviceInfo) -> String {
     let mut parts = Vec::new();
+    // Several APIs may show one processor, each under a name of its own.
+    if info.is_software() {
+        parts.push("the host's processor".into());
+    }
     let compute: Vec<_> = [DType::F64, DType::F16, DType::BF16]
         .into_iter()
         .filter(|d| info.dtypes.contains(d))
