@@ -413,6 +413,9 @@ fn several_drivers_of_one_processor_are_listed_once_each() {
         skipped(test, "wgpu", "no lavapipe");
     }
     assert!(lavapipe.len() < 2, "{lavapipe:?}");
+    // They are named as one piece of hardware.
+    let processor = doc["records"].as_array().unwrap().iter().find(|r| r["matched_by"] == "processor");
+    assert_eq!(processor.map(|r| &r["ids"]), Some(&ids.clone().into()), "{doc}");
     let mut uids = uids(&doc);
     uids.sort_unstable();
     uids.dedup();

@@ -11,6 +11,7 @@ pub mod env;
 pub mod error;
 pub mod exact;
 pub mod exact_erf;
+pub mod facts;
 pub mod host;
 pub mod npy;
 pub mod os;
@@ -22,6 +23,7 @@ pub mod stats;
 pub mod system;
 pub mod telemetry;
 pub mod text;
+pub mod topology;
 pub mod units;
 pub mod worth;
 

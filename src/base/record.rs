@@ -13,7 +13,9 @@ use super::system::System;
 use super::telemetry::Watched;
 
 pub use super::analysis::{Analysis, CeilingRecord, NoiseRecord};
+pub use super::facts::Hardware;
 pub use super::telemetry::{Finding, HealthRecord};
+pub use super::topology::Topology;
 pub use super::worth::{WorkloadCall, WorkloadRecord};
 
 /// How a row ended. Only `Ok` rows carry results that may be used.
@@ -545,6 +547,10 @@ pub enum Record {
     Noise(Box<NoiseRecord>),
     /// A card of `devices --health`, or the host.
     Health(Box<HealthRecord>),
+    /// A row of `devices`.
+    Hardware(Box<Hardware>),
+    /// The answer of `devices --topology`.
+    Topology(Box<Topology>),
 }
 
 /// The host that measured.

@@ -124,6 +124,8 @@ pub struct Snapshot {
     pub compute_mode: Option<String>,
     /// Whether the card is divided (Multi-Instance GPU).
     pub mig: Option<bool>,
+    /// PCI addresses of what its active NVLinks lead to, one for each link.
+    pub nvlinks: Option<Vec<String>>,
     /// NUMA node of the card's slot.
     pub numa_node: Option<u32>,
     /// What is missing here, and why.
@@ -131,13 +133,17 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Whether a device of an API is this card: by the card's own uid, or by the PCI address within the device's.
+    /// Whether a device of an API is this card: by the PCI address that both tell, by the card's own uid, or by the PCI address
+    /// within the device's.
     pub fn is_of(&self, info: &DeviceInfo) -> bool {
         let alone = |text: &str, at: usize, pci: &str| {
             let ends = |c: Option<char>| c.is_none_or(|c| !c.is_ascii_alphanumeric());
             ends(text[..at].chars().next_back()) && ends(text[at + pci.len()..].chars().next())
         };
         let within = |pci: &str| info.uid.match_indices(pci).any(|(at, _)| alone(&info.uid, at, pci));
+        if info.facts.pci.is_some() && self.pci.is_some() {
+            return info.facts.pci == self.pci;
+        }
         info.uid == self.uid || self.pci.as_deref().is_some_and(|pci| !pci.is_empty() && within(pci))
     }
 }
@@ -362,6 +368,7 @@ pub struct HealthRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::facts::Facts;
 
     #[test]
     fn a_card_is_known_by_its_uid_or_address() {
@@ -371,6 +378,11 @@ mod tests {
         assert!(ours.into_iter().all(is));
         let others = ["GPU-12", "opencl/pci/0000:01:00.01", "vulkan:pci:10000:01:00.0", "opencl/pocl/0", "cpu"];
         assert!(!others.into_iter().any(is));
+        let told = |pci: &str| {
+            let facts = Facts { pci: Some(pci.into()), ..Facts::default() };
+            card.is_of(&DeviceInfo { uid: "opencl/a/0".into(), facts, ..DeviceInfo::ordinary_gpu() })
+        };
+        assert!(told("0000:01:00.0") && !told("0000:02:00.0"));
         assert!(!Snapshot::default().is_of(&DeviceInfo { uid: "cpu".into(), ..DeviceInfo::ordinary_gpu() }));
     }
 

@@ -1,7 +1,7 @@
 //! `devices --health`: what cards and the host tell, judged.
 
 use crate::base::telemetry::{NotTold, Snapshot};
-use crate::base::{DeviceInfo, Record, Result};
+use crate::base::{Backend, DeviceInfo, Record, Result};
 use crate::device::cpu::Pin;
 use crate::device::probe::{CpuConfig, Found, inventory_of};
 use crate::device::telemetry::{ANSWER, Telemetry, Told};
@@ -13,13 +13,18 @@ use super::commands::{Ctx, this_program};
 use super::output;
 
 impl Ctx<'_> {
+    /// All that this system tells of cards and itself, asked so that a driver that hangs is a finding.
+    pub(super) fn telemetry(&self) -> Telemetry {
+        let dirs = [("cache", self.env.cache_dir.clone()), ("journal", self.env.state_dir.clone())];
+        Telemetry::system(dirs.into_iter().filter_map(|(of, d)| Some((of, d?))).collect())
+    }
+
     pub(super) fn health(&self, a: &args::Devices) -> Result<u8> {
         let cpu = CpuConfig { threads: 0, pin: Pin::Free };
-        let seen = inventory::ask(self.env, cpu, &this_program()?)?;
+        let seen = inventory::ask(&Backend::ALL, self.env, cpu, &this_program()?)?;
         let infos = seen.devices;
         let mut records = Vec::new();
-        let dirs = [("cache", self.env.cache_dir.clone()), ("journal", self.env.state_dir.clone())];
-        let mut telemetry = Telemetry::system(dirs.into_iter().filter_map(|(of, d)| Some((of, d?))).collect());
+        let mut telemetry = self.telemetry();
         match telemetry.ask(ANSWER) {
             None => records.push(health::hanging("host", "the system's sources", ANSWER.as_secs_f64())),
             Some(first) => {

@@ -15,6 +15,7 @@ pub mod ledger;
 pub mod opencl;
 pub mod platform;
 pub mod probe;
+pub mod quirks;
 pub mod sim;
 pub mod spoilt;
 pub mod telemetry;

@@ -7,17 +7,17 @@ use opencl3::device::{
     CL_DEVICE_ENDIAN_LITTLE, CL_DEVICE_EXTENSIONS, CL_DEVICE_GLOBAL_MEM_CACHE_SIZE, CL_DEVICE_GLOBAL_MEM_SIZE,
     CL_DEVICE_HOST_UNIFIED_MEMORY, CL_DEVICE_LOCAL_MEM_SIZE, CL_DEVICE_MAX_COMPUTE_UNITS, CL_DEVICE_MAX_MEM_ALLOC_SIZE,
     CL_DEVICE_MAX_NUM_SUB_GROUPS, CL_DEVICE_MAX_WORK_GROUP_SIZE, CL_DEVICE_NAME, CL_DEVICE_OPENCL_C_VERSION,
-    CL_DEVICE_PCI_BUS_INFO_KHR, CL_DEVICE_PROFILE, CL_DEVICE_SINGLE_FP_CONFIG, CL_DEVICE_TYPE, CL_DEVICE_TYPE_ALL,
-    CL_DEVICE_TYPE_CPU, CL_DEVICE_TYPE_CUSTOM, CL_DEVICE_UUID_KHR, CL_DEVICE_VENDOR, CL_DEVICE_VERSION,
-    CL_DRIVER_VERSION, CL_FP_DENORM, get_device_ids,
+    CL_DEVICE_PROFILE, CL_DEVICE_SINGLE_FP_CONFIG, CL_DEVICE_TYPE, CL_DEVICE_TYPE_ALL, CL_DEVICE_TYPE_CPU,
+    CL_DEVICE_TYPE_CUSTOM, CL_DEVICE_VENDOR, CL_DEVICE_VERSION, CL_DRIVER_VERSION, CL_FP_DENORM, get_device_ids,
 };
 use opencl3::platform::platform::{CL_PLATFORM_NAME, CL_PLATFORM_VENDOR, CL_PLATFORM_VERSION, get_platform_ids};
 
 use crate::base::{Absence, Backend, Code, DType, DeviceClass, DeviceInfo, Feature, Lang};
 use crate::device::platform::{self, Platform, Seen};
-use crate::device::{Found, Probe, icd};
+use crate::device::{Found, Probe, icd, quirks};
 
 use super::drivers;
+use super::facts::{self, facts};
 use super::sys::{self, NO_PLATFORM, NOT_LOADED, Raw};
 use super::{ClId, OpenclDevice};
 
@@ -96,7 +96,8 @@ pub fn probe() -> Probe {
                     probe.absent.push(absence(&what, reason, next));
                 }
                 None => {
-                    let info = describe(device, id, uid, name);
+                    let mut info = describe(device, id, uid, name);
+                    info.facts.quirks = quirks::of(&info);
                     let (ids, opened) = (ClId(device), info.clone());
                     probe.found.push(Found::new(info, move || {
                         Ok(Arc::new(OpenclDevice::open(ids, opened.clone())?) as Arc<dyn crate::device::Device>)
@@ -174,23 +175,9 @@ fn words(text: &str, words: usize) -> String {
 /// The identity that the hardware itself has, if it has one.
 fn hardware(device: Raw) -> Option<String> {
     let extensions = sys::device_text(device, CL_DEVICE_EXTENSIONS);
-    let has = |name: &str| extensions.split_whitespace().any(|e| e == name);
-    if has("cl_khr_pci_bus_info")
-        && let Some(bytes) = sys::device_bytes(device, CL_DEVICE_PCI_BUS_INFO_KHR)
-        && let [domain, bus, dev, function] = bytemuck::pod_collect_to_vec::<u8, u32>(&bytes)[..]
-    {
-        return Some(format!("pci/{domain:04x}:{bus:02x}:{dev:02x}.{function}"));
-    }
-    if has("cl_khr_device_uuid")
-        && let Some(bytes) = sys::device_bytes(device, CL_DEVICE_UUID_KHR)
-        // Drivers without a real one report zeros, or one UUID for several devices of a processor.
-        && bytes.iter().any(|b| *b != 0)
-        && sys::device_number(device, CL_DEVICE_TYPE).unwrap_or(0) & CL_DEVICE_TYPE_CPU == 0
-    {
-        let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
-        return Some(format!("uuid/{hex}"));
-    }
-    None
+    let extensions: Vec<&str> = extensions.split_whitespace().collect();
+    let address = facts::pci(device, &extensions).map(|pci| format!("pci/{pci}"));
+    address.or_else(|| Some(format!("uuid/{}", facts::uuid(device, &extensions)?)))
 }
 
 fn describe(device: Raw, id: String, uid: String, platform: &str) -> DeviceInfo {
@@ -223,6 +210,7 @@ fn describe(device: Raw, id: String, uid: String, platform: &str) -> DeviceInfo 
     if number(CL_DEVICE_ADDRESS_BITS) == Some(32) {
         notes.push("32-bit addresses".into());
     }
+    let facts = facts(device, &extensions, &dtypes);
     let max_group = number(CL_DEVICE_MAX_WORK_GROUP_SIZE).unwrap_or(1).clamp(1, u64::from(u32::MAX));
     let max_alloc = number(CL_DEVICE_MAX_MEM_ALLOC_SIZE).unwrap_or(128 << 20);
     DeviceInfo {
@@ -255,6 +243,7 @@ fn describe(device: Raw, id: String, uid: String, platform: &str) -> DeviceInfo 
         cache_bytes: number(CL_DEVICE_GLOBAL_MEM_CACHE_SIZE).filter(|b| *b > 0),
         // OpenCL tells clock and units, but not how wide a unit is.
         theoretical: None,
+        facts,
         notes,
     }
 }
