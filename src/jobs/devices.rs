@@ -101,6 +101,7 @@ fn variants(detail: &str) -> Vec<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::Lang;
     use crate::device::Device;
     use crate::device::cpu::{CpuDevice, Pin};
     use crate::kernel::Isa;
