@@ -462,6 +462,8 @@ pub(crate) fn health(verdict: &str) -> HealthRecord {
 pub(crate) fn system() -> System {
     System {
         quota: Some(1.5),
+        instruction_sets: vec!["avx2".into()],
+        hiding: vec![("CUDA_VISIBLE_DEVICES".into(), String::new())],
         caches: vec![Cache { level: 2, kind: "Unified".into(), bytes: 2 << 20, shared_by: 1 }],
         ..System::default()
     }
