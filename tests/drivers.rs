@@ -67,6 +67,11 @@ impl Drivers {
     /// Runs `gpuctl` with these drivers and no others; gives its stdout. The exit code must be 0, and nothing may be left:
     /// no process, no temporary file.
     fn gpuctl(&self, args: &[&str]) -> String {
+        self.gpuctl_ending(0, args)
+    }
+
+    /// The same with another exit code.
+    fn gpuctl_ending(&self, code: i32, args: &[&str]) -> String {
         let work = tempfile::tempdir().unwrap();
         let temporary = work.path().join("temporary");
         std::fs::create_dir(&temporary).unwrap();
@@ -103,7 +108,7 @@ impl Drivers {
             std::thread::sleep(Duration::from_millis(20));
         };
         eprintln!("{args:?}: {:.1} s", begun.elapsed().as_secs_f64());
-        assert_eq!(status.code(), Some(0), "{args:?}: {status}: {}", read("stderr"));
+        assert_eq!(status.code(), Some(code), "{args:?}: {status}: {}", read("stderr"));
         assert_eq!(processes_of(work.path()), Vec::<String>::new());
         let left: Vec<_> = std::fs::read_dir(&temporary).unwrap().flatten().map(|e| e.path()).collect();
         assert!(!left.iter().any(|p| p.to_string_lossy().contains("gpuctl")), "{left:?}");
@@ -204,6 +209,21 @@ fn no_broken_driver_hides_the_rest() {
     assert!(said.starts_with("driver-too-old: ") && said.contains("OpenCL 1.1"), "{said}");
     assert_eq!(next, "update the driver");
     assert_eq!(opencl(&doc, "absent", "what").len(), 7, "{}", doc["absent"]);
+
+    // Health waits for none of them, and tells of those that would take a command with them.
+    let health: Value =
+        serde_json::from_str(&drivers.gpuctl_ending(1, &["devices", "--health", "--json", "-"])).unwrap();
+    assert_eq!(uids(&health), uids(&healthy));
+    let broken: Vec<&Value> = health["records"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(|r| r["findings"].as_array().unwrap())
+        .filter(|f| f["code"] == "driver-broken")
+        .collect();
+    assert_eq!(broken.len(), 4, "{}", health["records"]);
+    let told = |words: &str| broken.iter().filter(|f| f["detail"].as_str().unwrap().contains(words)).count();
+    assert_eq!((told("no answer within 1.5 s"), told("crashed the process")), (2, 2), "{broken:?}");
 }
 
 /// Without the bad driver the loader would list the same devices with the same ids: they keep those.

@@ -321,6 +321,8 @@ pub struct HostSnapshot {
     pub events: Option<Vec<KernelEvent>>,
     /// Free space.
     pub free: Vec<FreeSpace>,
+    /// Drivers that hang or crash when they are asked for their devices: which and how; `None` if nobody asked.
+    pub broken_drivers: Option<Vec<String>>,
     /// What is missing here, and why.
     pub not_told: Vec<NotTold>,
 }

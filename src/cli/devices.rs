@@ -10,6 +10,7 @@ use crate::base::{Backend, Code, DeviceClass, DeviceInfo, Document, Error, Recor
 use crate::device::cpu::Pin;
 use crate::device::probe::CpuConfig;
 use crate::device::telemetry::{ANSWER, Machine, Told};
+use crate::jobs::inventory::Waits;
 use crate::jobs::{devices, hardware, inventory};
 use crate::report;
 
@@ -30,7 +31,7 @@ impl Ctx<'_> {
             Some(text) => backends(text)?,
             None => Backend::ALL.to_vec(),
         };
-        let inventory = inventory::ask(&backends, self.env, cpu, &this_program()?)?;
+        let inventory = inventory::ask(&backends, Waits::LONG, self.env, cpu, &this_program()?)?;
         let found = &inventory.devices;
         for backend in Backend::ALL {
             if self.env.require.iter().any(|r| r == backend.name()) && !found.iter().any(|d| d.backend == backend) {

@@ -1,10 +1,11 @@
 //! `devices --health`: what cards and the host tell, judged.
 
 use crate::base::telemetry::{NotTold, Snapshot};
-use crate::base::{Backend, DeviceInfo, Record, Result};
+use crate::base::{Absence, Backend, Code, DeviceInfo, Record, Result};
 use crate::device::cpu::Pin;
 use crate::device::probe::{CpuConfig, Found, inventory_of};
 use crate::device::telemetry::{ANSWER, Telemetry, Told};
+use crate::jobs::inventory::Waits;
 use crate::jobs::{health, inventory};
 use crate::report;
 
@@ -21,18 +22,22 @@ impl Ctx<'_> {
 
     pub(super) fn health(&self, a: &args::Devices) -> Result<u8> {
         let cpu = CpuConfig { threads: 0, pin: Pin::Free };
-        let seen = inventory::ask(&Backend::ALL, self.env, cpu, &this_program()?)?;
+        let seen = inventory::ask(&Backend::ALL, Waits::SHORT, self.env, cpu, &this_program()?)?;
         let infos = seen.devices;
         let mut records = Vec::new();
         let mut telemetry = self.telemetry();
         match telemetry.ask(ANSWER) {
             None => records.push(health::hanging("host", "the system's sources", ANSWER.as_secs_f64())),
-            Some(first) => {
-                // Only backends that show one of the cards are loaded here.
-                let ours = |i: &&DeviceInfo| first.cards.iter().any(|c| c.is_of(i));
+            Some(mut first) => {
+                let broken = broken(&seen.absent);
+                // Only backends that show one of the cards are loaded here, and none with a driver that would take this
+                // process with it.
+                let sound = |b: Backend| !broken.iter().any(|(of, _)| *of == b);
+                let ours = |i: &&DeviceInfo| sound(i.backend) && first.cards.iter().any(|c| c.is_of(i));
                 let backends: Vec<_> = infos.iter().filter(ours).map(|i| i.backend).collect();
                 let found =
                     if backends.is_empty() { Vec::new() } else { inventory_of(&backends, self.env, cpu)?.found };
+                first.host.broken_drivers = Some(broken.into_iter().map(|(_, what)| what).collect());
                 let told = links_under_load(first, found, &mut telemetry);
                 let own = std::process::id();
                 for card in &told.cards {
@@ -87,6 +92,12 @@ fn links_under_load(mut told: Told, found: Vec<Found>, telemetry: &mut Telemetry
         }
     }
     told
+}
+
+/// Drivers that hung or crashed when they were asked for their devices.
+fn broken(absent: &[Absence]) -> Vec<(Backend, String)> {
+    let is = |a: &&Absence| [Code::LaunchTimeout, Code::WorkerCrashed].iter().any(|c| a.reason.starts_with(c.name()));
+    absent.iter().filter(is).map(|a| (a.backend, format!("{}: {}", a.what, a.reason))).collect()
 }
 
 /// The card's id for `--device`, else its uid.

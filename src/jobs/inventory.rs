@@ -22,10 +22,27 @@ use crate::device::probe::{self, CpuConfig};
 
 /// After this a driver counts as hung. A server with eight cards whose driver is not kept loaded takes more than ten seconds
 /// to wake them; nobody should wait much longer for a list.
-pub const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(20);
 /// After this each of OpenCL's drivers is asked alone while the wait for all of them goes on, so that a hang costs little more
 /// than one limit. Healthy drivers answer within a second.
 const PATIENCE: Duration = Duration::from_secs(3);
+
+/// How long drivers are waited for.
+#[derive(Clone, Copy, Debug)]
+pub struct Waits {
+    /// After this a driver counts as hung.
+    limit: Duration,
+    /// After this OpenCL's drivers are asked one by one.
+    patience: Duration,
+}
+
+impl Waits {
+    /// For a list: a slow driver is worth waiting for.
+    pub const LONG: Waits = Waits { limit: LIMIT, patience: PATIENCE };
+    /// For an answer within 5 seconds, whatever drivers do.
+    pub const SHORT: Waits = Waits { limit: Duration::from_millis(1500), patience: Duration::from_millis(600) };
+}
+
 /// For a process to end that should end by itself: some drivers hang in their exit handlers.
 const GRACE: Duration = Duration::from_secs(1);
 /// How often a wait looks around.
@@ -72,14 +89,14 @@ pub fn answer(backend: Backend) -> Result<String> {
 /// Asks these backends, side by side, each in a process of its own that `program` (gpuctl) starts as. The CPU is always there.
 ///
 /// Errors: those of the environment's settings for the CPU. What happens to a driver is a row of the answer.
-pub fn ask(backends: &[Backend], env: &Env, cpu: CpuConfig, program: &Path) -> Result<Answer> {
+pub fn ask(backends: &[Backend], waits: Waits, env: &Env, cpu: CpuConfig, program: &Path) -> Result<Answer> {
     if env.disable_gpu {
         // No driver is asked at all.
         return Ok(of_inventory(probe::inventory_of(backends, env, cpu)?));
     }
     let host = probe::inventory_of(&[Backend::Cpu], env, cpu)?;
     let mut all = of_inventory(host);
-    let asker = &Asker { program: program.to_path_buf(), limit: LIMIT };
+    let asker = &Asker { program: program.to_path_buf(), waits };
     let asked = |b: &Backend| backends.contains(b) && !matches!(b, Backend::Cpu | Backend::Sim);
     let backends = Backend::ALL.into_iter().filter(asked);
     std::thread::scope(|scope| {
@@ -122,7 +139,7 @@ impl Outcome {
             Outcome::Answered(_) => None,
             Outcome::Hung(limit) => {
                 let seconds = limit.as_secs_f64();
-                Some((Code::LaunchTimeout, format!("{who} hung: no answer within {seconds:.0} s")))
+                Some((Code::LaunchTimeout, format!("{who} hung: no answer within {seconds} s")))
             }
             Outcome::Died { how, said } => {
                 let said = if said.is_empty() { String::new() } else { format!("; its last words: {said}") };
@@ -162,7 +179,7 @@ impl Outcome {
 
 struct Asker {
     program: PathBuf,
-    limit: Duration,
+    waits: Waits,
 }
 
 impl Asker {
@@ -189,7 +206,7 @@ impl Asker {
                 outcome
             });
             // With one driver there is nothing to tell apart.
-            let settled = icds.len() < 2 || heard.recv_timeout(PATIENCE).is_ok_and(|answered| answered);
+            let settled = icds.len() < 2 || heard.recv_timeout(self.waits.patience).is_ok_and(|answered| answered);
             let alone = if settled { Vec::new() } else { self.each(icds, &stop) };
             (all.join().unwrap_or_else(|_| Outcome::Unasked("its thread panicked".into())), alone)
         });
@@ -309,8 +326,8 @@ impl Asker {
             if stop.load(Ordering::Relaxed) {
                 break Outcome::Stopped;
             }
-            if begun.elapsed() >= self.limit {
-                break Outcome::Hung(self.limit);
+            if begun.elapsed() >= self.waits.limit {
+                break Outcome::Hung(self.waits.limit);
             }
         };
         let _ = child.kill();
@@ -552,7 +569,11 @@ mod tests {
             let write = r#"printf '#!/bin/sh\n%s\n' "$1" > "$2" && chmod 755 "$2""#;
             let written = Command::new("sh").args(["-c", write, "sh", script]).arg(&program).status().unwrap();
             assert!(written.success());
-            Asker { program, limit: Duration::from_millis(limit) }.ask(Backend::Cuda, None, &never)
+            Asker { program, waits: Waits { limit: Duration::from_millis(limit), ..Waits::LONG } }.ask(
+                Backend::Cuda,
+                None,
+                &never,
+            )
         };
         let line = serde_json::to_string(&Answer::only_absent(vec![row("x")])).unwrap();
         let Outcome::Answered(answer) = ask(&format!("echo chatter; echo '{line}'; kill -9 $$"), 60_000) else {
@@ -563,7 +584,7 @@ mod tests {
         let died = |how: &str, said: &str| Outcome::Died { how: how.into(), said: said.into() };
         assert_eq!(ask("echo some >&2; echo words >&2; kill -SEGV $$", 60_000), died("signal SIGSEGV", "words"));
         assert_eq!(ask("echo no answer; exit 3", 60_000), died("exit code 3", ""));
-        let gone = Asker { program: dir.path().join("gone"), limit: LIMIT }.ask(Backend::Cuda, None, &never);
+        let gone = Asker { program: dir.path().join("gone"), waits: Waits::LONG }.ask(Backend::Cuda, None, &never);
         assert!(matches!(&gone, Outcome::Unasked(why) if why.contains("gone")), "{gone:?}");
     }
 }

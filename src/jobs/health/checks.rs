@@ -22,7 +22,7 @@ pub(super) const CARD: &[(&str, Check)] = &[
 
 /// Checks of the host, by name.
 pub(super) const HOST: &[(&str, fn(&HostSnapshot) -> Outcome)] =
-    &[("driver against library", versions), ("kernel log", events), ("free space", space)];
+    &[("driver against library", versions), ("drivers", drivers), ("kernel log", events), ("free space", space)];
 
 /// Degrees below the slow-down from which on a card is called hot.
 const NEAR_C: f64 = 5.0;
@@ -196,6 +196,12 @@ fn mode(s: &Snapshot, _: u32) -> Outcome {
         found.push(("divided", "the card is divided into instances (MIG)".into()));
     }
     Some(found)
+}
+
+/// A driver that hangs or crashes takes every command with it that loads it.
+fn drivers(h: &HostSnapshot) -> Outcome {
+    let all = h.broken_drivers.as_ref()?;
+    Some(all.iter().map(|what| ("driver-broken", what.clone())).collect())
 }
 
 fn versions(h: &HostSnapshot) -> Outcome {

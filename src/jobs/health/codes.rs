@@ -58,6 +58,12 @@ pub const KINDS: &[Kind] = &[
         "driver",
         "restart, or reload the kernel module: an update left the old one running",
     ),
+    kind(
+        "driver-broken",
+        Warning,
+        "driver",
+        "see `gpuctl devices --why`, which waits longer; update or remove the driver: what loads it hangs or ends with it",
+    ),
     kind("telemetry-hangs", Critical, "driver", "see the kernel's log; a driver that does not answer needs a restart"),
     kind("compute-prohibited", Critical, "driver", "allow programs again: `nvidia-smi --compute-mode=DEFAULT`"),
     kind("ecc-uncorrected", Critical, "memory", "move work away and reset the card; if it returns, replace the card"),
