@@ -9,14 +9,14 @@ mod validate;
 
 use std::process::Command;
 
-use gpuctl::base::record::{CeilingRecord, HealthRecord, Host, NoiseRecord, SCHEMA, WorkloadRecord};
+use gpuctl::base::record::{CeilingRecord, HealthRecord, Host, NoiseRecord, SCHEMA, TrialRecord, WorkloadRecord};
 use gpuctl::base::{Absence, Backend, DType, Document, HostTensor, Record, Status, npy};
 use gpuctl::op;
 use serde_json::{Value, json};
 
 use made::{
-    bench, calibrate, ceiling, change, device, health, noise, regret, run, stress, support, system, threshold, verify,
-    workload,
+    bench, calibrate, ceiling, change, device, health, noise, regret, run, stress, support, system, threshold, trial,
+    verify, workload,
 };
 use validate::validate;
 
@@ -76,6 +76,9 @@ fn every_kind() -> Vec<Record> {
         Record::Health(Box::new(health("healthy"))),
         Record::Health(Box::new(health("finding"))),
         Record::Health(Box::new(health("unknown"))),
+        Record::Trial(Box::new(trial("fit"))),
+        Record::Trial(Box::new(trial("unfit"))),
+        Record::Trial(Box::new(trial("unjudged"))),
     ];
     for v in ["always", "never", "crossing", "non-monotone", "inconclusive", "unmeasured", "unsafe"] {
         records.push(Record::Calibrate(Box::new(calibrate(v))));
@@ -138,6 +141,11 @@ fn contradictions_are_found() {
         (Record::Health(Box::new(health("fine"))), "fine"),
         (Record::Health(Box::new(HealthRecord { findings: Vec::new(), ..health("finding") })), "findings"),
         (Record::Health(Box::new(HealthRecord { checked: Vec::new(), ..health("healthy") })), "checked"),
+        (Record::Trial(Box::new(trial("well"))), "well"),
+        (Record::Trial(Box::new(TrialRecord { passed: 0, ..trial("fit") })), "passed"),
+        (Record::Trial(Box::new(TrialRecord { failed: 1, ..trial("fit") })), "failed"),
+        (Record::Trial(Box::new(TrialRecord { found: None, ..trial("unfit") })), "found"),
+        (Record::Trial(Box::new(TrialRecord { reason: String::new(), ..trial("unjudged") })), "reason"),
         (Record::Calibrate(Box::new(no_threshold)), "threshold"),
         (Record::Calibrate(Box::new(unsafe_threshold)), "threshold"),
         (Record::Calibrate(Box::new(calibrate("perhaps"))), "perhaps"),

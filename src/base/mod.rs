@@ -22,6 +22,7 @@ pub mod stats;
 pub mod system;
 pub mod telemetry;
 pub mod text;
+mod trial;
 pub mod units;
 pub mod worth;
 

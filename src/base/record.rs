@@ -13,6 +13,7 @@ use super::system::System;
 
 pub use super::analysis::{Analysis, CeilingRecord, NoiseRecord};
 pub use super::telemetry::{Finding, HealthRecord};
+pub use super::trial::TrialRecord;
 pub use super::worth::{WorkloadCall, WorkloadRecord};
 
 /// How a row ended. Only `Ok` rows carry results that may be used.
@@ -541,6 +542,8 @@ pub enum Record {
     Noise(Box<NoiseRecord>),
     /// A card of `devices --health`, or the host.
     Health(Box<HealthRecord>),
+    /// A device of `devices --trial`, or what is known of it from earlier ones.
+    Trial(Box<TrialRecord>),
 }
 
 /// The host that measured.

@@ -27,6 +27,7 @@ pub(super) fn run(cli: &Cli, command: &[String], env: &Env) -> Result<u8> {
     let numbered = |process| Env { process, ..env.clone() };
     match &cli.command {
         Command::Devices(a) if a.measure => ctx.measure(a),
+        Command::Devices(a) if a.trial => ctx.trial(a),
         Command::Devices(a) if a.health => ctx.health(a),
         Command::Devices(a) => ctx.devices(a),
         Command::Bench(a) => ctx.bench(a),
@@ -38,6 +39,7 @@ pub(super) fn run(cli: &Cli, command: &[String], env: &Env) -> Result<u8> {
         Command::BenchWorker(w) => Ctx { command, env: &numbered(w.worker) }.bench_worker(&w.of),
         Command::DevicesWorker(w) => Ctx { command, env: &numbered(w.worker) }.measure_worker(&w.of),
         Command::ProbeWorker { backend } => probe_worker(backend),
+        Command::TrialWorker(w) => ctx.trial_worker(w),
         Command::CalibrateWorker(w) => Ctx { command, env: &numbered(w.worker) }.calibrate_worker(&w.of, w.of_threads),
         Command::StressWorker { task } => stress::worker(task, &mut std::io::stdout(), env).map(|()| 0),
     }
@@ -158,7 +160,7 @@ impl Ctx<'_> {
     }
 
     /// `GPUCTL_REQUIRE` names backends that must be there. With named devices the selection itself is the requirement.
-    fn require(&self, there: &[&DeviceInfo], named: bool) -> Result<()> {
+    pub(super) fn require(&self, there: &[&DeviceInfo], named: bool) -> Result<()> {
         if named {
             return Ok(());
         }
@@ -229,7 +231,8 @@ impl Ctx<'_> {
         }
         let host = Host { system: Some(System::read()), ..host() };
         let cells = if a.ops { devices::matrix(&found) } else { Vec::new() };
-        let records: Vec<Record> = cells.into_iter().map(|c| Record::Support(Box::new(c))).collect();
+        let mut records: Vec<Record> = cells.into_iter().map(|c| Record::Support(Box::new(c))).collect();
+        let known = if a.ops { Vec::new() } else { self.on_record(&inventory.devices) };
         if a.json.as_deref() != Some("-") {
             let mut text = String::new();
             if a.ops {
@@ -244,6 +247,7 @@ impl Ctx<'_> {
                     text.push_str(&report::text::device_details(d));
                 }
             }
+            text.extend(known.iter().filter_map(report::trial::unfit).map(|line| line + "\n"));
             text.push_str(&report::text::absences(&inventory.absent));
             output::data(&text)?;
             let software = found.iter().filter(|d| d.is_software()).count();
@@ -253,6 +257,7 @@ impl Ctx<'_> {
                 ));
             }
         }
+        records.extend(known.into_iter().map(|r| Record::Trial(Box::new(r))));
         let infos = found.into_iter().cloned().collect();
         let document = Document { host, ..self.document(infos, inventory.absent, records, true, 0) };
         self.write_json(a.json.as_deref(), &document)?;

@@ -15,6 +15,7 @@ mod output;
 mod profile;
 mod run;
 mod sizes;
+mod trial;
 mod verify;
 
 use std::ffi::OsString;
