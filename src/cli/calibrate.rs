@@ -125,7 +125,7 @@ impl Ctx<'_> {
         let mut sink = CliSink::new(a.common.quiet, false, Box::new(|_| None));
         let (mut parts, mut regret) = (Vec::new(), Vec::new());
         let mut judged = Vec::new();
-        let mut refused: Vec<String> = Vec::new();
+        let mut refused = Vec::new();
         let (mut infos, mut absent) = (Vec::new(), Vec::new());
         for threads in counts(a) {
             let mut rig = self.calibrate_rig(a, threads, if a.processes == 1 { Pin::Workers } else { Pin::Free })?;
@@ -159,14 +159,14 @@ impl Ctx<'_> {
                     judged => regret.extend(judged?),
                 }
             }
-            part.profile.notes.extend(unfit.iter().cloned());
-            refused.extend(unfit);
+            part.profile.notes.extend(unfit.iter().map(|(line, _)| line.clone()));
             parts.push(part);
             infos = rig.devices.iter().map(|d| d.info().clone()).collect();
             absent = rig.absent;
+            absent.extend(unfit.iter().map(|(_, row)| row.clone()));
+            refused = unfit;
         }
         let done = calibrate::joined(parts)?;
-        refused.dedup();
         let unkept = self.keep_wrong(&infos, &done.wrong);
         let toml = done.profile.to_toml()?;
         // What is written must be readable: a profile that its own reader refuses is never handed out.
@@ -185,7 +185,7 @@ impl Ctx<'_> {
         records.extend(drift.iter().flatten().cloned().map(|r| Record::Threshold(Box::new(r))));
         plot(a.plot.as_deref(), Picture::Calibrate, &records)?;
         // A finding, which nobody asked to be quiet about.
-        refused.iter().filter(|_| a.common.quiet).for_each(|line| output::talk(line));
+        refused.iter().filter(|_| a.common.quiet).for_each(|(line, _)| output::talk(line));
         if !a.common.quiet {
             unkept.iter().for_each(|why| output::talk(why));
             if !done.records.is_empty() {

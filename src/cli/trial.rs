@@ -82,25 +82,25 @@ impl Ctx<'_> {
         devices.iter().map(|info| trial::on_record(info, &kept)).collect()
     }
 
-    /// Takes devices that are on record as unfit out of a rig; says so, with the next step, line by line.
-    pub(super) fn refuse_unfit(&self, rig: &mut Rig) -> Vec<String> {
+    /// Takes devices that are on record as unfit out of a rig. For each a line with the next step, and its row of what is not
+    /// usable.
+    pub(super) fn refuse_unfit(&self, rig: &mut Rig) -> Vec<(String, Absence)> {
         let kept = Trials::of(self.env);
-        let mut lines = Vec::new();
-        let Rig { devices, absent, .. } = rig;
-        devices.retain(|d| {
+        let mut refused = Vec::new();
+        rig.devices.retain(|d| {
             let info = d.info();
             let record = trial::on_record(info, &kept);
             let Some(line) = report::trial::unfit(&record) else { return true };
-            absent.push(Absence {
+            let row = Absence {
                 backend: info.backend,
                 what: info.id.clone(),
                 reason: format!("{}: {}", Code::ResultWrong.name(), record.found.unwrap_or_default()),
-                next: format!("gpuctl devices --trial --device {} tries again", info.id),
-            });
-            lines.push(format!("refused, {line}"));
+                next: format!("`gpuctl devices --trial --device {}` tries again", info.id),
+            };
+            refused.push((format!("refused, {line}"), row));
             false
         });
-        lines
+        refused
     }
 
     /// Keeps what a job found wrong.

@@ -18,6 +18,7 @@ use crate::base::sink::{Cancel, Progress, Sink};
 use crate::base::{Backend, Class, Code, DType, DeviceInfo, Env, Error, Fill, Record, Result, os};
 use crate::device::cpu::Pin;
 use crate::device::probe::{self, CpuConfig, Rig, Select};
+use crate::device::sim;
 use crate::engine::judge;
 use crate::engine::trials::{self, Program, Trials, Verdict};
 use crate::jobs::inventory::{self, GRACE, STEP};
@@ -85,8 +86,12 @@ pub fn worker(cfg: &TrialConfig, rig: &Rig, kept: &Trials, out: &mut dyn Write) 
     };
     let info = device.info().clone();
     let before = kept.wrong(&info);
+    let idle = sim::timing_only(&info);
     let mut lines = Lines { out, failed: None, lost: false };
     lines.say(&Said::Opened(Box::new(info)));
+    if idle {
+        return lines.end();
+    }
     let cancel = Cancel::new();
     for op in &cfg.ops {
         for dtype in op.dtypes.iter().copied().filter(|d| cfg.wants(op, *d)) {
@@ -259,6 +264,9 @@ impl Course {
                 // Its id counts as this process lists devices.
                 self.info = DeviceInfo { id: self.info.id.clone(), ..*info };
                 self.opened = true;
+                if sim::timing_only(&self.info) {
+                    self.why = sim::TIMING_ONLY.into();
+                }
             }
             Said::Begun(op, dtype) => self.begun = Some((op, dtype)),
             Said::Judged(r) => self.judged(&r),

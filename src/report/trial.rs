@@ -7,9 +7,10 @@ use crate::base::text::printable;
 pub fn line(r: &TrialRecord) -> String {
     let text = match (r.fitness.as_str(), &r.found) {
         ("unfit", found) => {
-            let of = if r.passed > 0 { format!("; {} cases of {} ops passed", r.passed, r.ops) } else { String::new() };
+            let of = format!("{} of {} cases failed", r.failed, r.failed + r.passed);
             let rerun = r.rerun.as_deref().unwrap_or_default();
-            format!("unfit: {}: {}{}{of}\n    rerun: {rerun}", r.device, case(r), found.as_deref().unwrap_or_default())
+            let found = found.as_deref().unwrap_or_default();
+            format!("unfit: {}: {}{found}; {of}\n    rerun: {rerun}", r.device, case(r))
         }
         ("fit", _) => {
             let rest = if r.left_out > 0 { format!(", {} left out", r.left_out) } else { String::new() };
