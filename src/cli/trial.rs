@@ -25,9 +25,10 @@ impl Ctx<'_> {
     pub(super) fn trial_worker(&self, w: &args::TrialWorker) -> Result<u8> {
         os::expendable();
         let cfg = config(w.op.as_deref(), w.dtype.as_deref())?;
-        let rig = trial::open(&w.backend, &w.uid, self.env)?;
-        trial::worker(&cfg, &rig, &Trials::of(self.env), &mut std::io::stdout())?;
-        Ok(0)
+        let out = &mut std::io::stdout();
+        let tried = trial::open(&w.backend, &w.uid, self.env)
+            .and_then(|rig| trial::worker(&cfg, &rig, &Trials::of(self.env), out));
+        tried.or_else(|e| trial::give_up(&e, out)).map(|()| 0)
     }
 
     pub(super) fn trial(&self, a: &args::Devices) -> Result<u8> {

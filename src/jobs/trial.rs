@@ -53,6 +53,8 @@ enum Said {
     Begun(String, DType),
     /// A case.
     Judged(Box<VerifyRecord>),
+    /// It was not the device that kept it from going on.
+    GaveUp(String),
     /// All of it.
     Ended,
 }
@@ -117,6 +119,16 @@ pub fn worker(cfg: &TrialConfig, rig: &Rig, kept: &Trials, out: &mut dyn Write) 
             break;
         }
     }
+    lines.end()
+}
+
+/// The tried process's side where it cannot go on for a reason that says nothing of kernels: the device does not open, or this
+/// program fails.
+///
+/// Errors: `Io` where nobody reads the line.
+pub fn give_up(why: &Error, out: &mut dyn Write) -> Result<()> {
+    let mut lines = Lines { out, failed: None, lost: false };
+    lines.say(&Said::GaveUp(why.to_string()));
     lines.end()
 }
 
@@ -196,6 +208,8 @@ enum End {
     Finished,
     /// How, and its last words.
     Died(String, String),
+    /// Somebody else ended it: a person, or the system for want of memory. How.
+    Stopped(String),
     Hung(Duration),
     Unasked(String),
     Cancelled,
@@ -240,6 +254,8 @@ struct Course {
     first: Option<(Option<String>, String, String)>,
     /// Why the last case that was left out was.
     why: String,
+    /// It did not come to its end, for a reason that says nothing of the device.
+    cut: bool,
 }
 
 impl Course {
@@ -255,6 +271,7 @@ impl Course {
             verdicts: HashMap::new(),
             first: None,
             why: "there was no case to run".into(),
+            cut: false,
         }
     }
 
@@ -270,6 +287,7 @@ impl Course {
             }
             Said::Begun(op, dtype) => self.begun = Some((op, dtype)),
             Said::Judged(r) => self.judged(&r),
+            Said::GaveUp(why) => (self.cut, self.why) = (true, why),
             Said::Ended => self.begun = None,
         }
     }
@@ -333,7 +351,11 @@ impl Course {
         let how = match end {
             End::Finished | End::Cancelled => None,
             End::Unasked(why) => {
-                self.why = why;
+                (self.cut, self.why) = (true, why);
+                None
+            }
+            End::Stopped(how) => {
+                (self.cut, self.why) = (true, format!("the process that tried it was ended from outside ({how})"));
                 None
             }
             End::Died(how, said) => {
@@ -343,13 +365,15 @@ impl Course {
             End::Hung(silence) => Some(format!("no answer within {:.0} s", silence.as_secs_f64())),
         };
         match (how, doubt) {
-            (Some(how), Some(doubt)) if !self.opened => self.why = format!("{how} before the device was open; {doubt}"),
+            (Some(how), Some(doubt)) if !self.opened => {
+                (self.cut, self.why) = (true, format!("{how} before the device was open; {doubt}"));
+            }
             (Some(how), _) => self.broke(how),
             (None, _) => {}
         }
         let fitness = match () {
             () if self.first.is_some() => "unfit",
-            () if self.passed > 0 => "fit",
+            () if self.passed > 0 && !self.cut => "fit",
             () => "unjudged",
         };
         let (case, found, rerun) = match self.first {
@@ -408,10 +432,16 @@ fn first_case(op: &str, dtype: DType, info: &DeviceInfo) -> Option<(String, Vec<
     })
 }
 
+/// Ends that no driver brings about: SIGHUP and SIGINT (1 and 2) among them.
+const OUTSIDE: [&str; 4] = ["signal SIGKILL", "signal SIGTERM", "signal 1", "signal 2"];
+
 /// Starts the process and hears it out.
 fn listen(start: &Start, cancel: &Cancel, hear: &mut dyn FnMut(Said)) -> End {
     let mut command = Command::new(&start.program);
     command.args(&start.arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    // A group of its own: Ctrl-C at the terminal reaches the parent alone, and is no crash of a driver.
+    #[cfg(unix)]
+    std::os::unix::process::CommandExt::process_group(&mut command, 0);
     let mut child = match command.spawn() {
         Ok(child) => child,
         Err(e) => return End::Unasked(format!("cannot start {}: {e}", start.program.display())),
@@ -433,7 +463,11 @@ fn listen(start: &Start, cancel: &Cancel, hear: &mut dyn FnMut(Said)) -> End {
             Err(RecvTimeoutError::Disconnected) => {
                 let ended = inventory::ended(&mut child, GRACE);
                 let how = ended.map_or_else(|| "it closed its output and went on".into(), os::ending);
-                break End::Died(how, errors.last_line());
+                break match () {
+                    () if cancel.raised() => End::Cancelled,
+                    () if OUTSIDE.contains(&how.as_str()) => End::Stopped(how),
+                    () => End::Died(how, errors.last_line()),
+                };
             }
             Err(RecvTimeoutError::Timeout) if cancel.raised() => break End::Cancelled,
             Err(RecvTimeoutError::Timeout) if heard.elapsed() >= start.silence => break End::Hung(start.silence),
@@ -521,6 +555,33 @@ mod tests {
         run(&info, &start, doubt, &mut crate::base::sink::Collect::default(), &Cancel::new()).unwrap()
     }
 
+    fn passing() -> VerifyRecord {
+        let case = case::parse("relu/f32/n257/-/uniform").unwrap();
+        let mut subject = crate::base::Subject::of(&case, 257, "elements", &DeviceInfo::ordinary_gpu());
+        (subject.status, subject.variant) = (Status::Ok, "flat".into());
+        VerifyRecord {
+            subject,
+            case: case.to_string(),
+            max_ulp: 0.0,
+            max_rel: 0.0,
+            max_abs: 0.0,
+            max_vs_cpu: None,
+            worst_index: None,
+            worst_at: Vec::new(),
+            worst_got: None,
+            worst_want: None,
+            worst_error: None,
+            worst_bound: None,
+            compared: 0,
+            wrong: 0,
+            detectors: Vec::new(),
+            undefined: 0,
+            tolerance: String::new(),
+            strict_met: None,
+            rerun: String::new(),
+        }
+    }
+
     /// Programs in place of gpuctl: each way in which a trial can fail to end.
     #[cfg(unix)]
     #[test]
@@ -531,7 +592,7 @@ mod tests {
 
         let crashed = verdict_of(&format!("{}echo oh no >&2; kill -SEGV $$", say(&[&opened, &begun])), 60_000, None);
         let r = &crashed.record;
-        assert_eq!((r.fitness.as_str(), r.failed, exit_code(&[r.clone()])), ("unfit", 1, 1));
+        assert_eq!((r.fitness.as_str(), r.failed, exit_code(std::slice::from_ref(r))), ("unfit", 1, 1));
         assert!(
             r.found.as_ref().unwrap().contains("relu f32: the process that tried it ended (signal SIGSEGV)"),
             "{r:?}"
@@ -546,9 +607,21 @@ mod tests {
 
         // Before the device is open another driver may be the cause.
         let early = verdict_of("exit 3", 60_000, Some("x.icd is broken")).record;
-        assert_eq!((early.fitness.as_str(), exit_code(&[early.clone()])), ("unjudged", 4));
+        assert_eq!((early.fitness.as_str(), exit_code(std::slice::from_ref(&early))), ("unjudged", 4));
         assert!(early.reason.contains("exit code 3") && early.reason.ends_with("x.icd is broken"), "{early:?}");
         assert_eq!(verdict_of("exit 3", 60_000, None).record.fitness, "unfit");
+
+        // Killed from outside, or stopped by a fault of our own: neither is the driver's, and what passed before is not all.
+        let case = VerifyRecord { compared: 1, ..passing() };
+        let passed = serde_json::to_string(&Said::Judged(Box::new(case))).unwrap();
+        let killed = verdict_of(&format!("{}kill -9 $$", say(&[&opened, &begun, &passed])), 60_000, None);
+        assert_eq!((killed.record.fitness.as_str(), killed.record.passed, killed.verdicts.len()), ("unjudged", 1, 1));
+        assert!(killed.record.reason.ends_with("was ended from outside (signal SIGKILL)"), "{:?}", killed.record);
+        let mut line = Vec::new();
+        give_up(&Error::new(Code::OutOfHostMemory, "no threads"), &mut line).unwrap();
+        let line = String::from_utf8(line).unwrap();
+        let own = verdict_of(&format!("cat <<'X'{line}X\nexit 5"), 60_000, None).record;
+        assert!(own.fitness == "unjudged" && own.reason.contains("no threads"), "{own:?}");
 
         let ended = serde_json::to_string(&Said::Ended).unwrap();
         let nothing = verdict_of(&format!("echo chatter; {}", say(&[&opened, &ended])), 60_000, None).record;

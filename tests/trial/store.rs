@@ -98,6 +98,30 @@ fn many_may_write_at_once() {
     assert!(!parts.into_iter().any(|e| e.path().extension().is_some_and(|e| e == "part")));
 }
 
+/// The folder does not grow without end, and what is thrown away first is what says least.
+#[test]
+fn what_is_kept_is_bounded() {
+    let cache = tempfile::tempdir().unwrap();
+    let info = someone();
+    let kept = Trials::of(&env(cache.path()));
+    let (program, verdict) = passed("relu", &info);
+    let many = (0..9000).map(|text| (Program { text, ..program.clone() }, verdict.clone()));
+    kept.note(&info, &many.chain([wrong("exp", &info)]).collect::<Vec<_>>());
+    let again = Trials::of(&env(cache.path()));
+    assert_eq!((again.wrong(&info).len(), again.passed(&info)), (1, 8191));
+    let folder = cache.path().join("gpuctl/trials");
+    let abandoned = folder.join("x.json.1-1.part");
+    let file = std::fs::File::create(&abandoned).unwrap();
+    file.set_modified(std::time::SystemTime::now() - std::time::Duration::from_secs(7200)).unwrap();
+    for n in 0..80 {
+        let card = DeviceInfo { uid: format!("card {n}"), ..info.clone() };
+        kept.note(&card, &[passed("relu", &card)]);
+    }
+    let pages =
+        std::fs::read_dir(&folder).unwrap().flatten().filter(|e| e.path().extension().is_some_and(|e| e == "json"));
+    assert_eq!((pages.count(), abandoned.exists()), (64, false));
+}
+
 /// Whatever lies in the file's place is as good as nothing, and gives way to the next verdict.
 #[test]
 fn what_is_no_page_of_ours_is_none() {
