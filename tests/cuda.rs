@@ -77,6 +77,7 @@ fn card(chip: u32) -> DeviceInfo {
         unified_memory: false,
         cache_bytes: None,
         theoretical: None,
+        facts: Default::default(),
         notes: vec![],
     }
 }

@@ -15,8 +15,8 @@ use gpuctl::op;
 use serde_json::{Value, json};
 
 use made::{
-    bench, calibrate, ceiling, change, device, health, noise, regret, run, stress, support, system, threshold, trial,
-    verify, workload,
+    bench, calibrate, ceiling, change, device, hardware, health, noise, regret, run, stress, support, system,
+    threshold, topology, trial, verify, workload,
 };
 use validate::validate;
 
@@ -79,6 +79,9 @@ fn every_kind() -> Vec<Record> {
         Record::Trial(Box::new(trial("fit"))),
         Record::Trial(Box::new(trial("unfit"))),
         Record::Trial(Box::new(trial("unjudged"))),
+        Record::Hardware(Box::new(hardware(&["cuda:0"], &[]))),
+        Record::Hardware(Box::new(hardware(&[], &["no driver has it"]))),
+        Record::Topology(Box::new(topology("nvlink"))),
     ];
     for v in ["always", "never", "crossing", "non-monotone", "inconclusive", "unmeasured", "unsafe"] {
         records.push(Record::Calibrate(Box::new(calibrate(v))));
@@ -138,6 +141,8 @@ fn contradictions_are_found() {
         (Record::Ceiling(Box::new(ceiling(Status::Skipped, ""))), "reason"),
         (Record::Ceiling(Box::new(CeilingRecord { value: None, ..ceiling(Status::Ok, "") })), "value"),
         (Record::Noise(Box::new(NoiseRecord { sound: false, ..noise("") })), "reason"),
+        (Record::Hardware(Box::new(hardware(&[], &[]))), "notes"),
+        (Record::Topology(Box::new(topology("a wire"))), "a wire"),
         (Record::Health(Box::new(health("fine"))), "fine"),
         (Record::Health(Box::new(HealthRecord { findings: Vec::new(), ..health("finding") })), "findings"),
         (Record::Health(Box::new(HealthRecord { checked: Vec::new(), ..health("healthy") })), "checked"),

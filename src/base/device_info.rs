@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 use super::dtype::DType;
+use super::facts::Facts;
 
 /// The API through which a device is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -163,7 +164,10 @@ pub struct DeviceInfo {
     /// Theoretical peaks, where they are known.
     #[serde(default)]
     pub theoretical: Option<Theoretical>,
-    /// Remarks: what is missing and why, quirks, the instruction set of the CPU kernels.
+    /// What plans do not need to know.
+    #[serde(default)]
+    pub facts: Facts,
+    /// Remarks: what is missing and why.
     pub notes: Vec<String>,
 }
 
@@ -194,6 +198,7 @@ impl DeviceInfo {
             unified_memory: false,
             cache_bytes: None,
             theoretical: None,
+            facts: Facts::default(),
             notes: vec![],
         }
     }

@@ -66,6 +66,11 @@ pub fn memory() -> Option<(u64, u64)> {
     })
 }
 
+/// Processes that wanted to run in the last minute, on average, if the system tells.
+pub fn load() -> Option<f64> {
+    sysinfo::System::load_average().ok().map(|l| l.one)
+}
+
 /// Model name of the processor with its family and model numbers; the architecture where that is unknown.
 pub fn cpu_name() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();

@@ -12,7 +12,9 @@ use super::regret::RegretRecord;
 use super::system::System;
 
 pub use super::analysis::{Analysis, CeilingRecord, NoiseRecord};
+pub use super::facts::Hardware;
 pub use super::telemetry::{Finding, HealthRecord};
+pub use super::topology::Topology;
 pub use super::trial::TrialRecord;
 pub use super::worth::{WorkloadCall, WorkloadRecord};
 
@@ -544,6 +546,10 @@ pub enum Record {
     Health(Box<HealthRecord>),
     /// A device of `devices --trial`, or what is known of it from earlier ones.
     Trial(Box<TrialRecord>),
+    /// A row of `devices`.
+    Hardware(Box<Hardware>),
+    /// The answer of `devices --topology`.
+    Topology(Box<Topology>),
 }
 
 /// The host that measured.

@@ -122,6 +122,8 @@ pub struct Snapshot {
     pub compute_mode: Option<String>,
     /// Whether the card is divided (Multi-Instance GPU).
     pub mig: Option<bool>,
+    /// PCI addresses of what its active NVLinks lead to, one for each link.
+    pub nvlinks: Option<Vec<String>>,
     /// NUMA node of the card's slot.
     pub numa_node: Option<u32>,
     /// What is missing here, and why.

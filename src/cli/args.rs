@@ -84,15 +84,33 @@ pub(super) struct Devices {
     /// programs, driver, kernel log; exit code 1 if not, 4 if no card tells
     #[arg(long, conflicts_with_all = ["ops", "why", "measure", "trial"])]
     pub(super) health: bool,
-    /// With --health: one line for each device, `ID VERDICT CODE,..`
-    #[arg(long, requires = "health", conflicts_with = "json")]
+    /// How NUMA nodes, links and cards hang together
+    #[arg(long, conflicts_with_all = ["ops", "health", "measure", "line"])]
+    pub(super) topology: bool,
+    /// Figures of all cards again and again, until Ctrl-C
+    #[arg(long, conflicts_with_all = ["ops", "why", "health", "measure", "topology", "line", "json"])]
+    pub(super) watch: bool,
+    /// With --watch: time between looks
+    #[arg(long, value_name = "2s", default_value = "2s", requires = "watch")]
+    pub(super) interval: String,
+    /// With --watch: end after so many looks
+    #[arg(long, value_name = "N", requires = "watch")]
+    pub(super) count: Option<u64>,
+    /// All that fits into columns, a row for each device, as wide as it needs to be
+    #[arg(long, conflicts_with_all = ["ops", "health", "measure", "topology", "watch", "line"])]
+    pub(super) wide: bool,
+    /// One line for each device: `ID CLASS ENOUGH UID NAME`; with --health `ID VERDICT CODE,..`
+    #[arg(long, conflicts_with_all = ["ops", "why", "measure", "json"])]
     pub(super) line: bool,
+    /// Ask only these: cpu, cuda, opencl, wgpu [default: all]
+    #[arg(long, value_name = "A,B", conflicts_with_all = ["health", "measure", "watch"])]
+    pub(super) backend: Option<String>,
     /// Measure what each device reaches at most, and keep it for `bench`
     #[arg(long, group = "runs", conflicts_with_all = ["ops", "why"])]
     pub(super) measure: bool,
     /// Whether each device compiles and computes right: the smoke tier of `verify`, each device in a process of its own; what
     /// is found wrong is kept, listed, and not used. Exit code 1 if a device is unfit, 4 if one cannot be judged
-    #[arg(long, group = "runs", conflicts_with_all = ["ops", "why"])]
+    #[arg(long, group = "runs", conflicts_with_all = ["ops", "why", "topology", "watch", "wide", "line", "backend"])]
     pub(super) trial: bool,
     /// With --trial: ops, separated by commas [default: all]
     #[arg(long, value_name = "A,B", requires = "trial")]

@@ -8,12 +8,11 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::base::record::{Host, SCHEMA};
 use crate::base::sink::Cancel;
-use crate::base::system::System;
 use crate::base::{Backend, Code, DType, DeviceInfo, Document, Env, Error, Record, Result, os};
 use crate::device::cpu::Pin;
 use crate::device::probe::{CpuConfig, Rig, Select, open};
 use crate::jobs::workers::Start;
-use crate::jobs::{devices, inventory, stress};
+use crate::jobs::{inventory, stress};
 use crate::measure::Residency;
 use crate::op::{self, OpDesc};
 use crate::report;
@@ -213,55 +212,6 @@ impl Ctx<'_> {
             Some("-") => output::data(&report::json::document(doc)?),
             Some(path) => output::file(path, &report::json::document(doc)?),
         }
-    }
-
-    fn devices(&self, a: &args::Devices) -> Result<u8> {
-        let cpu = CpuConfig { threads: 0, pin: Pin::Free };
-        let inventory = inventory::ask(self.env, cpu, &this_program()?)?;
-        let found: Vec<&DeviceInfo> = inventory.devices.iter().collect();
-        for backend in Backend::ALL {
-            if self.env.require.iter().any(|r| r == backend.name()) && !found.iter().any(|d| d.backend == backend) {
-                let why: Vec<_> =
-                    inventory.absent.iter().filter(|x| x.backend == backend).map(|x| x.reason.clone()).collect();
-                return Err(Error::new(
-                    Code::DeviceMissing,
-                    format!("GPUCTL_REQUIRE names {backend}, which has no device here: {}", why.join("; ")),
-                ));
-            }
-        }
-        let host = Host { system: Some(System::read()), ..host() };
-        let cells = if a.ops { devices::matrix(&found) } else { Vec::new() };
-        let mut records: Vec<Record> = cells.into_iter().map(|c| Record::Support(Box::new(c))).collect();
-        let known = if a.ops { Vec::new() } else { self.on_record(&inventory.devices) };
-        if a.json.as_deref() != Some("-") {
-            let mut text = String::new();
-            if a.ops {
-                text.push_str(&report::support::op_matrix(&records, 110));
-            } else {
-                text.push_str(&report::text::devices(&found, devices::remarks, output::width()));
-                text.push('\n');
-            }
-            if a.why {
-                text.push_str(&report::text::host(&host));
-                for d in &found {
-                    text.push_str(&report::text::device_details(d));
-                }
-            }
-            text.extend(known.iter().filter_map(report::trial::unfit).map(|line| line + "\n"));
-            text.push_str(&report::text::absences(&inventory.absent));
-            output::data(&text)?;
-            let software = found.iter().filter(|d| d.is_software()).count();
-            if software > 0 && !a.quiet {
-                output::talk(&format!(
-                    "{software} software device(s): run only when named or with --device all, never counted as GPUs"
-                ));
-            }
-        }
-        records.extend(known.into_iter().map(|r| Record::Trial(Box::new(r))));
-        let infos = found.into_iter().cloned().collect();
-        let document = Document { host, ..self.document(infos, inventory.absent, records, true, 0) };
-        self.write_json(a.json.as_deref(), &document)?;
-        Ok(0)
     }
 
     fn stress(&self, a: &args::Stress) -> Result<u8> {

@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use crate::base::telemetry::{NotTold, Snapshot};
-use crate::base::{DeviceInfo, Record, Result};
+use crate::base::{Backend, DeviceInfo, Record, Result};
 use crate::device::cpu::Pin;
 use crate::device::probe::{CpuConfig, Found, inventory_of};
 use crate::device::telemetry::{self, Told};
@@ -21,7 +21,7 @@ const ANSWER: Duration = Duration::from_millis(1500);
 
 impl Ctx<'_> {
     /// Asks in a thread of its own, so that a driver that hangs is a finding.
-    fn ask(&self) -> Option<Told> {
+    pub(super) fn ask(&self) -> Option<Told> {
         let (tell, told) = mpsc::channel();
         let dirs = [("cache", self.env.cache_dir.clone()), ("journal", self.env.state_dir.clone())];
         std::thread::spawn(move || {
@@ -34,7 +34,7 @@ impl Ctx<'_> {
 
     pub(super) fn health(&self, a: &args::Devices) -> Result<u8> {
         let cpu = CpuConfig { threads: 0, pin: Pin::Free };
-        let seen = inventory::ask(self.env, cpu, &this_program()?)?;
+        let seen = inventory::ask(&Backend::ALL, self.env, cpu, &this_program()?)?;
         let infos = seen.devices;
         let mut records = Vec::new();
         match self.ask() {

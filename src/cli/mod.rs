@@ -9,6 +9,7 @@ mod calibrate;
 mod ceilings;
 mod check;
 mod commands;
+mod devices;
 mod dump;
 mod health;
 mod output;

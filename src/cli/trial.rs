@@ -36,7 +36,7 @@ impl Ctx<'_> {
         let select = a.device.as_deref().map_or(Ok(Select::Default), Select::parse)?;
         let cancel = cancel_on_signals()?;
         let program = this_program()?;
-        let seen = inventory::ask(self.env, CpuConfig { threads: 0, pin: Pin::Free }, &program)?;
+        let seen = inventory::ask(&select.backends(), self.env, CpuConfig { threads: 0, pin: Pin::Free }, &program)?;
         let devices = selected(&select, &seen)?;
         self.require(&devices.iter().collect::<Vec<_>>(), matches!(select, Select::Named(_)))?;
         let kept = Trials::of(self.env);

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytemuck::{Pod, Zeroable};
 
+use crate::base::facts::Facts;
 use crate::base::{Backend, Clock, Code, DType, DeviceClass, DeviceInfo, Error, Feature, Lang, RealClock, Result, os};
 use crate::kernel::cpu::Call;
 use crate::kernel::{CpuCtx, Isa, NativeArgs, NativeFn};
@@ -60,6 +61,17 @@ pub fn available_threads() -> usize {
     }
 }
 
+/// What kernels in Rust can do.
+fn facts() -> Facts {
+    let stored = [DType::F16, DType::BF16];
+    Facts {
+        arithmetic: DType::ALL.into_iter().filter(|d| !stored.contains(d)).collect(),
+        atomics: ["i32 add", "i64 add"].map(String::from).to_vec(),
+        memory_kinds: vec!["device".into()],
+        ..Facts::default()
+    }
+}
+
 impl CpuDevice {
     /// A device with `threads` threads (0: all that are allowed), the caller's included.
     pub fn new(threads: usize, isa: Isa, pin: Pin) -> Result<Self> {
@@ -107,6 +119,7 @@ impl CpuDevice {
                 cache_bytes: os::last_cache_bytes(),
                 // The clock under load is not told.
                 theoretical: None,
+                facts: facts(),
                 notes: vec!["f16 and bf16 are stored, arithmetic is f32".into()],
             },
             serial: next_serial(),

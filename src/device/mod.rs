@@ -14,6 +14,7 @@ pub mod ledger;
 #[cfg(feature = "opencl")]
 pub mod opencl;
 pub mod probe;
+pub mod quirks;
 pub mod sim;
 pub mod spoilt;
 pub mod telemetry;

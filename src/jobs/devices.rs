@@ -1,7 +1,7 @@
 //! What is there, what it can do, and why the rest is not there.
 
 use crate::base::record::SupportRecord;
-use crate::base::{Attrs, Case, DType, DeviceInfo, Fill, Lang};
+use crate::base::{Attrs, Case, DType, DeviceInfo, Fill};
 use crate::kernel;
 use crate::op::{self, OpDesc, Tier};
 
@@ -98,29 +98,10 @@ fn variants(detail: &str) -> Vec<&str> {
     out
 }
 
-/// One line of remarks about a device for the table of devices.
-pub fn remarks(info: &DeviceInfo) -> String {
-    let mut parts = Vec::new();
-    let compute: Vec<_> = [DType::F64, DType::F16, DType::BF16]
-        .into_iter()
-        .filter(|d| info.dtypes.contains(d))
-        .map(DType::name)
-        .collect();
-    if !compute.is_empty() {
-        parts.push(format!("f32 {}", compute.join(" ")));
-    }
-    for (lib, version) in &info.libraries {
-        parts.push(format!("{lib:?} {version}"));
-    }
-    if info.langs.iter().all(|l| *l == Lang::Native) && info.backend == crate::base::Backend::Cpu {
-        parts.push(info.api.clone());
-    }
-    parts.join(", ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::Lang;
     use crate::device::Device;
     use crate::device::cpu::{CpuDevice, Pin};
     use crate::kernel::Isa;

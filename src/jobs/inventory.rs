@@ -60,19 +60,20 @@ pub fn answer(backend: Backend) -> Result<String> {
     Ok(format!("\n{text}\n"))
 }
 
-/// Asks every backend, side by side, each in a process of its own that `program` (gpuctl) starts as.
+/// Asks these backends, side by side, each in a process of its own that `program` (gpuctl) starts as. The CPU is always there.
 ///
 /// Errors: those of the environment's settings for the CPU. What happens to a driver is a row of the answer.
-pub fn ask(env: &Env, cpu: CpuConfig, program: &Path) -> Result<Answer> {
+pub fn ask(backends: &[Backend], env: &Env, cpu: CpuConfig, program: &Path) -> Result<Answer> {
     if env.disable_gpu {
         // No driver is asked at all.
-        let all = probe::inventory(env, cpu)?;
+        let all = probe::inventory_of(backends, env, cpu)?;
         return Ok(Answer { devices: all.found.into_iter().map(|f| f.info).collect(), absent: all.absent });
     }
     let host = probe::inventory_of(&[Backend::Cpu], env, cpu)?;
     let mut all = Answer { devices: host.found.into_iter().map(|f| f.info).collect(), absent: host.absent };
     let asker = &Asker { program: program.to_path_buf(), limit: LIMIT };
-    let backends = Backend::ALL.into_iter().filter(|b| !matches!(b, Backend::Cpu | Backend::Sim));
+    let asked = |b: &Backend| backends.contains(b) && !matches!(b, Backend::Cpu | Backend::Sim);
+    let backends = Backend::ALL.into_iter().filter(asked);
     std::thread::scope(|scope| {
         let asked: Vec<_> = backends.map(|b| (b, scope.spawn(move || asker.backend(b)))).collect();
         for (backend, thread) in asked {

@@ -6,6 +6,7 @@ pub mod calibrate;
 pub mod ceilings;
 pub mod devices;
 mod gross;
+pub mod hardware;
 pub mod health;
 pub mod inventory;
 mod look;

@@ -285,6 +285,7 @@ mod tests {
             unified_memory: false,
             cache_bytes: None,
             theoretical: None,
+            facts: Default::default(),
             notes: vec![],
         }
     }

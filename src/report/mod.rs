@@ -4,6 +4,8 @@
 pub mod ceilings;
 pub mod csv;
 #[cfg(feature = "cli")]
+pub mod devices;
+#[cfg(feature = "cli")]
 pub mod health;
 pub mod json;
 pub mod junit;

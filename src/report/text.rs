@@ -1,11 +1,10 @@
 //! Tables for a terminal.
 
-use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
+use comfy_table::{Cell, ContentArrangement, Table, presets};
 
-use crate::base::record::{BenchRecord, CalibrateRecord, ChangeRecord, Host, StressRecord, ThresholdRecord};
+use crate::base::record::{BenchRecord, CalibrateRecord, ChangeRecord, StressRecord, ThresholdRecord};
 use crate::base::regret::RegretRecord;
-use crate::base::system::Cache;
-use crate::base::{Absence, DeviceInfo, units};
+use crate::base::units;
 
 use super::rows::{BENCH_COLUMNS, COLUMNS, bench_cells};
 
@@ -40,81 +39,6 @@ pub(super) fn table(columns: &[&str]) -> Table {
     t.load_style(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Dynamic);
     t.set_header(columns.iter().map(|c| Cell::new(*c)));
     t
-}
-
-/// The table of devices; `remarks` gives one text per device.
-pub fn devices(devices: &[&DeviceInfo], remarks: impl Fn(&DeviceInfo) -> String, width: Option<u16>) -> String {
-    let mut t = table(&["id", "name", "class", "driver", "API", "memory", "units", "remarks"]);
-    if let Some(w) = width {
-        t.set_width(w);
-    }
-    for d in devices {
-        t.add_row([
-            Cell::new(&d.id),
-            Cell::new(&d.name),
-            Cell::new(format!("{:?}", d.class).to_lowercase()),
-            Cell::new(&d.driver),
-            Cell::new(&d.api),
-            Cell::new(d.memory_bytes.map_or("not told".into(), units::bytes)).set_alignment(CellAlignment::Right),
-            Cell::new(d.compute_units).set_alignment(CellAlignment::Right),
-            Cell::new(remarks(d)),
-        ]);
-    }
-    t.to_string()
-}
-
-/// What is not usable, one line each.
-pub fn absences(absent: &[Absence]) -> String {
-    let mut out = String::new();
-    for a in absent {
-        let what = if a.what == a.backend.name() { String::new() } else { format!(" {}", a.what) };
-        out.push_str(&format!("{}{what}: not usable: {}\n    next: {}\n", a.backend, a.reason, a.next));
-    }
-    out
-}
-
-/// Everything known about one device.
-pub fn device_details(d: &DeviceInfo) -> String {
-    let list = |v: Vec<String>| if v.is_empty() { "none".to_string() } else { v.join(" ") };
-    let mut out = format!("{}  {}\n", d.id, d.name);
-    let mut line = |name: &str, value: String| out.push_str(&format!("    {name:<14} {value}\n"));
-    line("uid", d.uid.clone());
-    line("driver", d.driver.clone());
-    line("API", d.api.clone());
-    line("memory", d.memory_bytes.map_or("not told by the API".into(), units::bytes));
-    line("largest buffer", units::bytes(d.max_alloc_bytes));
-    line("largest slice", units::bytes(d.max_binding_bytes));
-    line("group", format!("{} work-items, {} local", d.max_group, units::bytes(d.local_bytes.into())));
-    line("dtypes", list(d.dtypes.iter().map(|t| t.name().to_string()).collect()));
-    line("features", list(d.features.iter().map(|f| format!("{f:?}")).collect()));
-    line("libraries", list(d.libraries.iter().map(|(l, v)| format!("{l:?} {v}")).collect()));
-    for note in &d.notes {
-        line("note", note.clone());
-    }
-    out
-}
-
-/// The host, for `devices --why`.
-pub fn host(h: &Host) -> String {
-    let mut out = format!("host  {}\n", h.cpu);
-    let mut line = |what: &str, value: String| out.push_str(&format!("    {what:<14} {value}\n"));
-    line("system", h.os.clone());
-    let Some(s) = &h.system else { return out };
-    let of = s.processors.map_or(String::new(), |n| format!(" of {n}"));
-    line("processors", format!("{}{of} may be used", h.cpus));
-    let unknown = || "not told".to_string();
-    line("cgroup quota", s.quota.map_or("none".into(), |q| format!("{q:.2} processors")));
-    line("memory", units::bytes(h.memory_bytes));
-    line("memory limit", s.memory_limit.map_or("none".into(), units::bytes));
-    line("NUMA nodes", s.numa_nodes.map_or_else(unknown, |n| n.to_string()));
-    let cache = |c: &Cache| format!("L{} {} {}", c.level, c.kind.to_lowercase(), units::bytes(c.bytes));
-    let caches: Vec<String> = s.caches.iter().map(cache).collect();
-    line("caches", if caches.is_empty() { unknown() } else { caches.join(", ") });
-    line("governor", s.governor.clone().unwrap_or_else(unknown));
-    let virtualised = s.virtualised.map_or_else(unknown, |v| if v { "yes" } else { "no" }.into());
-    line("virtualised", virtualised);
-    line("container", s.container.clone().unwrap_or_else(unknown));
-    out
 }
 
 /// The verdicts of a calibration.

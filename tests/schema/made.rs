@@ -1,5 +1,6 @@
 //! Records of every kind with made-up numbers (synthetic).
 
+use gpuctl::base::facts::{Facts, Hardware, Matrix, Minimum, Quirk};
 use gpuctl::base::record::{
     Analysis, ArrayFile, BenchRecord, CalibratePoint, CalibrateRecord, CeilingRecord, ChangeRecord, Finding,
     HealthRecord, NoiseRecord, Phases, RunRecord, StressRecord, StressSample, SupportRecord, ThresholdRecord,
@@ -7,7 +8,8 @@ use gpuctl::base::record::{
 };
 use gpuctl::base::regret::{RegretDense, RegretPolicy, RegretRecord, RegretShape};
 use gpuctl::base::system::{Cache, System};
-use gpuctl::base::telemetry::{GpuProcess, NotTold, Snapshot};
+use gpuctl::base::telemetry::{GpuProcess, Link, NotTold, Snapshot};
+use gpuctl::base::topology::{NumaNode, Pair, Place, Topology};
 use gpuctl::base::{
     Attr, Attrs, Backend, DType, DeviceClass, DeviceInfo, Feature, Fill, Lang, Library, Status, Subject, Theoretical,
 };
@@ -42,7 +44,61 @@ pub(crate) fn device() -> DeviceInfo {
             source: "the driver".into(),
             ..Theoretical::default()
         }),
+        facts: Facts {
+            uuid: Some("6d6f00112233445566778899aabbccdd".into()),
+            pci: Some("0000:3b:00.0".into()),
+            arithmetic: DType::ALL.to_vec(),
+            atomics: vec!["i32 add".into()],
+            memory_kinds: vec!["device".into(), "pinned".into()],
+            subgroup: Some([32, 32]),
+            matrix: vec![Matrix { precision: "f16".into(), shapes: vec![[16, 8, 16]], sparse: true }],
+            async_copies: Some(true),
+            peers: vec!["cuda:1".into()],
+            quirks: vec![Quirk {
+                code: "a-quirk".into(),
+                kind: "slow".into(),
+                what: "something".into(),
+                answer: "something else".into(),
+            }],
+        },
         notes: vec!["a note".into()],
+    }
+}
+
+pub(crate) fn hardware(ids: &[&str], notes: &[&str]) -> Hardware {
+    Hardware {
+        name: "synthetic".into(),
+        class: DeviceClass::Discrete,
+        uuid: None,
+        pci: Some("0000:3b:00.0".into()),
+        ids: ids.iter().map(|i| (*i).into()).collect(),
+        matched_by: "alone".into(),
+        memory_bytes: Some(8 << 30),
+        memory_free: None,
+        memory_free_why: "no driver tells".into(),
+        minimum: Minimum { met: "yes".into(), why: String::new() },
+        link: Some(Link { generation: Some(5), ..Link::default() }),
+        numa_node: Some(0),
+        mig: Some(false),
+        kernel_driver: None,
+        not_seen_by: vec![NotTold { what: "wgpu".into(), why: "no driver".into() }],
+        notes: notes.iter().map(|n| (*n).into()).collect(),
+    }
+}
+
+pub(crate) fn topology(path: &str) -> Topology {
+    let pci = |n: u32| format!("0000:{n:02x}:00.0");
+    let place = |n: u32| Place {
+        name: "synthetic".into(),
+        ids: vec![format!("cuda:{n}")],
+        pci: Some(pci(n)),
+        numa_node: Some(0),
+        cpus: None,
+    };
+    Topology {
+        nodes: vec![NumaNode { node: 0, cpus: "0-7".into(), memory_bytes: Some(1 << 34), distances: vec![10] }],
+        cards: vec![place(1), place(2)],
+        pairs: vec![Pair { between: [pci(1), pci(2)], path: path.into(), nvlinks: Some(18), peers: Some(true) }],
     }
 }
 

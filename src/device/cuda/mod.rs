@@ -9,6 +9,7 @@
 
 pub mod cubin;
 mod driver;
+mod facts;
 pub mod libraries;
 pub(super) mod nvml;
 mod peaks;
@@ -213,7 +214,8 @@ fn describe(ordinal: c_int, version: u32) -> Result<(DeviceInfo, Limits)> {
         }
     };
     let integrated = attribute(Attribute::CU_DEVICE_ATTRIBUTE_INTEGRATED)? == 1;
-    let info = DeviceInfo {
+    let facts = facts::facts(device, uuid.bytes.map(|b| b as u8), &pci, cc, lacks_tensor_cores(&name));
+    let mut info = DeviceInfo {
         id: format!("cuda:{ordinal}"),
         uid: uid(uuid.bytes.map(|b| b as u8)),
         name,
@@ -231,6 +233,7 @@ fn describe(ordinal: c_int, version: u32) -> Result<(DeviceInfo, Limits)> {
         local_bytes: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK)?,
         compute_units: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
         compute_capability: Some(cc),
+        facts,
         dtypes: DType::ALL.to_vec(),
         features,
         libraries,
@@ -245,6 +248,7 @@ fn describe(ordinal: c_int, version: u32) -> Result<(DeviceInfo, Limits)> {
         }),
         notes,
     };
+    info.facts.quirks = super::quirks::of(&info);
     Ok((info, limits))
 }
 
@@ -256,6 +260,12 @@ fn chip(cc: (u32, u32)) -> u32 {
 /// 12080 -> `12.8`.
 fn dotted(version: u32) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
+}
+
+/// Chips of capability 7.5 without tensor cores; the table of quirks knows their names.
+fn lacks_tensor_cores(name: &str) -> bool {
+    let without = super::quirks::ROWS.iter().find(|r| r.code == "no-tensor-cores");
+    without.is_some_and(|r| r.names.iter().any(|n| name.to_lowercase().contains(n)))
 }
 
 /// `GPU-` and the UUID in nvidia-smi's form.

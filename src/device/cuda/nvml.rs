@@ -113,8 +113,19 @@ fn snapshot(d: &Device<'_>, driver: Option<String>) -> Snapshot {
         }
         .into()
     });
+    c.nvlinks = nvlinks(d);
     c.mig = d.mig_mode().ok().map(|m| m.current != 0);
     card
+}
+
+/// Where the active NVLinks lead to; `None` for a card that has none. The other side may not tell its address.
+fn nvlinks(d: &Device<'_>) -> Option<Vec<String>> {
+    // More than any card has; a card refuses numbers beyond its own.
+    let states = (0..32).map_while(|n| d.link_wrapper_for(n).is_active().ok().map(|active| (n, active)));
+    let states: Vec<(u32, bool)> = states.collect();
+    let remote =
+        |n| d.link_wrapper_for(n).remote_pci_info().map_or_else(|_| "unknown".into(), |p| pci_address(&p.bus_id));
+    (!states.is_empty()).then(|| states.into_iter().filter(|(_, active)| *active).map(|(n, _)| remote(n)).collect())
 }
 
 fn errors(d: &Device<'_>, c: &mut Snapshot) -> MemoryErrors {

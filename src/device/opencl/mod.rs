@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 mod drivers;
+mod facts;
 mod probe;
 mod queue;
 mod sys;

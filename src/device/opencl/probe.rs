@@ -14,9 +14,10 @@ use opencl3::device::{
 use opencl3::platform::platform::{CL_PLATFORM_NAME, get_platform_ids};
 
 use crate::base::{Absence, Backend, Code, DType, DeviceClass, DeviceInfo, Feature, Lang};
-use crate::device::{Found, Probe, icd};
+use crate::device::{Found, Probe, icd, quirks};
 
 use super::drivers;
+use super::facts::facts;
 use super::sys::{self, NO_PLATFORM, NOT_LOADED, Raw};
 use super::{ClId, OpenclDevice};
 
@@ -92,7 +93,8 @@ pub fn probe() -> Probe {
                     probe.absent.push(absence(&what, reason, next));
                 }
                 None => {
-                    let info = describe(device, id, &name, index);
+                    let mut info = describe(device, id, &name, index);
+                    info.facts.quirks = quirks::of(&info);
                     let (ids, opened) = (ClId(device), info.clone());
                     probe.found.push(Found::new(info, move || {
                         Ok(Arc::new(OpenclDevice::open(ids, opened.clone())?) as Arc<dyn crate::device::Device>)
@@ -205,6 +207,7 @@ fn describe(device: Raw, id: String, platform: &str, index: usize) -> DeviceInfo
     if number(CL_DEVICE_ADDRESS_BITS) == Some(32) {
         notes.push("32-bit addresses".into());
     }
+    let facts = facts(device, &extensions, &dtypes);
     let max_group = number(CL_DEVICE_MAX_WORK_GROUP_SIZE).unwrap_or(1).clamp(1, u64::from(u32::MAX));
     let max_alloc = number(CL_DEVICE_MAX_MEM_ALLOC_SIZE).unwrap_or(128 << 20);
     DeviceInfo {
@@ -237,6 +240,7 @@ fn describe(device: Raw, id: String, platform: &str, index: usize) -> DeviceInfo
         cache_bytes: number(CL_DEVICE_GLOBAL_MEM_CACHE_SIZE).filter(|b| *b > 0),
         // OpenCL tells clock and units, but not how wide a unit is.
         theoretical: None,
+        facts,
         notes,
     }
 }

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::base::facts::Facts;
 use crate::base::{
     Backend, Clock, Code, DType, DeviceClass, DeviceInfo, Error, Feature, Lang, Result, Theoretical, VirtualClock,
 };
@@ -173,6 +174,7 @@ fn info(spec: &Spec, part: Part, compute: Compute) -> DeviceInfo {
             memory_gbps: Some(model.bandwidth * 1e-9),
             source: "the cost model".into(),
         }),
+        facts: Facts::default(),
         notes,
     }
 }

@@ -2,6 +2,7 @@
 //! known but what the ledger counts, and that is said.
 
 mod log;
+mod pci;
 mod sysfs;
 
 use std::path::Path;
@@ -9,8 +10,10 @@ use std::path::Path;
 #[cfg(not(feature = "cuda"))]
 use crate::base::telemetry::NotTold;
 use crate::base::telemetry::{FreeSpace, HostSnapshot, Snapshot};
+use crate::base::topology::{NumaNode, PciCard};
 
 pub use log::parse as parse_log;
+pub(crate) use pci::vendor;
 
 /// What was told.
 #[derive(Clone, Debug, Default)]
@@ -19,6 +22,22 @@ pub struct Told {
     pub cards: Vec<Snapshot>,
     /// The host.
     pub host: HostSnapshot,
+}
+
+/// What the kernel lists of the machine, without asking a driver. Elsewhere than on Linux nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Machine {
+    /// Cards on the PCI bus, also those that no driver has.
+    pub cards: Vec<PciCard>,
+    /// NUMA nodes.
+    pub nodes: Vec<NumaNode>,
+}
+
+impl Machine {
+    /// A tree that looks like `/`.
+    pub fn at(root: &Path) -> Self {
+        Machine { cards: pci::cards(root), nodes: pci::nodes(root) }
+    }
 }
 
 /// A way to ask.

@@ -22,16 +22,16 @@ impl Sysfs {
     }
 }
 
-fn text(path: &Path) -> Option<String> {
+pub(super) fn text(path: &Path) -> Option<String> {
     Some(std::fs::read_to_string(path).ok()?.trim().to_string()).filter(|t| !t.is_empty())
 }
 
-fn number<T: std::str::FromStr>(path: &Path) -> Option<T> {
+pub(super) fn number<T: std::str::FromStr>(path: &Path) -> Option<T> {
     text(path)?.parse().ok()
 }
 
 /// Names in a folder, in order.
-fn names(folder: &Path) -> Vec<String> {
+pub(super) fn names(folder: &Path) -> Vec<String> {
     let Ok(read) = std::fs::read_dir(folder) else { return Vec::new() };
     let mut all: Vec<String> = read.filter_map(|e| e.ok()?.file_name().into_string().ok()).collect();
     all.sort_unstable();

@@ -12,6 +12,7 @@ mod queue;
 
 use std::sync::Arc;
 
+use crate::base::facts::Facts;
 use crate::base::{Backend, Clock, Code, DType, DeviceClass, DeviceInfo, Error, Feature, Lang, Result};
 
 use super::probe::absent;
@@ -57,7 +58,8 @@ pub fn probe() -> Probe {
     let mut probe = Probe::default();
     let mut uids = Vec::new();
     for (i, adapter) in adapters.into_iter().enumerate() {
-        let info = describe(&adapter, i, &mut uids);
+        let mut info = describe(&adapter, i, &mut uids);
+        info.facts.quirks = super::quirks::of(&info);
         let seen = info.clone();
         probe.found.push(Found::new(info, move || Ok(Arc::new(WgpuDevice::new(&adapter, seen.clone())?))));
     }
@@ -144,6 +146,7 @@ fn describe(adapter: &wgpu::Adapter, index: usize, uids: &mut Vec<String>) -> De
     } else {
         format!("pci:{}", info.device_pci_bus_id.to_lowercase())
     };
+    let facts = facts(adapter, &info, &dtypes);
     let mut uid = format!("{api}:{place}");
     if uids.contains(&uid) {
         uid = format!("{uid}#{index}");
@@ -174,22 +177,42 @@ fn describe(adapter: &wgpu::Adapter, index: usize, uids: &mut Vec<String>) -> De
         unified_memory: matches!(class, DeviceClass::Software | DeviceClass::Integrated),
         cache_bytes: None,
         theoretical: None,
+        facts,
         notes,
+    }
+}
+
+/// What an adapter can beyond what WGSL kernels of gpuctl use.
+fn facts(adapter: &wgpu::Adapter, info: &wgpu::AdapterInfo, stored: &[DType]) -> Facts {
+    use wgpu::Features as F;
+    let can = adapter.features();
+    let computes = |d: &DType| match d {
+        DType::F16 => can.contains(F::SHADER_F16),
+        DType::BF16 => false,
+        _ => true,
+    };
+    let mut atomics = vec!["i32 add".to_string()];
+    atomics.extend(can.contains(F::SHADER_INT64_ATOMIC_ALL_OPS).then(|| "i64 add".into()));
+    atomics.extend(can.contains(F::SHADER_FLOAT32_ATOMIC).then(|| "f32 add".into()));
+    let subgroup = can.contains(F::SUBGROUP).then_some([info.subgroup_min_size, info.subgroup_max_size]);
+    let pci = Some(info.device_pci_bus_id.to_ascii_lowercase()).filter(|p| !p.is_empty());
+    Facts {
+        pci,
+        arithmetic: stored.iter().copied().filter(computes).collect(),
+        atomics,
+        memory_kinds: vec!["device".into()],
+        subgroup: subgroup.filter(|s| s[0] > 0),
+        ..Facts::default()
     }
 }
 
 /// Vendors by their PCI number; Mesa's is a Khronos number.
 fn vendor(id: u32) -> String {
-    match id {
-        0x10de => "NVIDIA".into(),
-        0x1002 => "AMD".into(),
-        0x8086 => "Intel".into(),
-        0x13b5 => "Arm".into(),
-        0x5143 => "Qualcomm".into(),
-        0x106b => "Apple".into(),
-        0x1414 => "Microsoft".into(),
-        0x10005 => "Mesa".into(),
-        other => format!("{other:#06x}"),
+    let known = u16::try_from(id).ok().and_then(super::telemetry::vendor);
+    match (known, id) {
+        (Some(name), _) => name.into(),
+        (None, 0x10005) => "Mesa".into(),
+        (None, other) => format!("{other:#06x}"),
     }
 }
 
