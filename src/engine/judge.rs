@@ -162,8 +162,8 @@ struct Small {
     programs: Vec<Program>,
 }
 
-/// The smallest telling case whose kernel takes a text: of the op's smoke cases, with the call's attributes if not with
-/// their own, then of its other cases. One that takes texts that the call does not need comes last, for they would be
+/// The smallest telling case whose kernel takes a text: of the op's smoke cases with the call's attributes, else with their
+/// own, then of its other cases. One that takes texts that the call does not need comes last, for they would be
 /// compiled for the trial alone.
 fn small_case(
     op: &'static OpDesc,
@@ -179,17 +179,17 @@ fn small_case(
     };
     let mut rest = None;
     for tier in [Tier::Smoke, Tier::Full] {
-        let mut cases: Vec<(bool, u64, Case)> = Vec::new();
+        let mut cases: Vec<((bool, bool, u64), Case)> = Vec::new();
         for spec in op.specs(tier, planned.dtype).iter().chain([&own]).filter(|s| s.fill != Fill::Special) {
             for attrs in [&spec.attrs, &planned.attrs] {
                 let Ok(case) = op.case(planned.dtype, &spec.dims, attrs.clone(), spec.fill) else { continue };
                 if let Some(elements) = elements(op, &case) {
-                    cases.push((elements < TELLING, elements, case));
+                    cases.push(((elements < TELLING, case.attrs != planned.attrs, elements), case));
                 }
             }
         }
-        cases.sort_by_key(|(dull, elements, _)| (*dull, *elements));
-        for (_, _, case) in cases {
+        cases.sort_by_key(|(rank, _)| *rank);
+        for (_, case) in cases {
             let Ok(choice) = kernel::choose(op.kernels, &case, info, Some(&program.variant)) else { continue };
             let programs = programs(op, &case, &choice, info)?;
             if !programs.contains(program) {
@@ -239,12 +239,12 @@ mod tests {
     fn a_trial_is_small_and_takes_the_calls_own_text() {
         let gpu = DeviceInfo::ordinary_gpu();
         let one = |op: &str, dims: &[u64], attrs: Attrs| small(op, dims, attrs, &gpu)[0].clone().unwrap();
-        assert_eq!(one("add", &[1 << 24], Attrs::new()), "add/f32/n257/-/uniform");
+        assert_eq!(one("add", &[1 << 24], Attrs::new()), "add/f32/n60/-/uniform");
         assert_eq!(one("relu", &[1 << 24], Attrs::new()), "relu/f32/n257/-/uniform");
-        // Another text for each layout of the operands, and none of them a single element's.
+        // The call's own layout of the operands, though the text is one for all, and never a single element.
         let turned = Attrs::new().with("transA", Attr::Int(1));
         let (plain, turned) = (one("gemm", &[512, 512, 512], Attrs::new()), one("gemm", &[512, 512, 512], turned));
-        assert!(plain != turned && turned.contains("transA=1"), "{plain} {turned}");
+        assert!(!plain.contains("trans") && turned.contains("transA=1"), "{plain} {turned}");
         // Sums of long rows take several texts; each is tried.
         let sums = small("sum", &[1, 1 << 22, 1], Attrs::new(), &gpu);
         assert!(sums.len() > 1 && sums.iter().all(Option::is_some), "{sums:?}");
@@ -282,6 +282,6 @@ mod tests {
                 }
             }
         }
-        assert!(with > 100 && without.len() * 50 < with, "{with} with, without: {without:?}");
+        assert!(with > 50 && without.len() * 50 < with, "{with} with, without: {without:?}");
     }
 }

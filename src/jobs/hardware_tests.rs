@@ -159,7 +159,7 @@ fn the_best_api_decides_about_the_minimum() {
     let old = DeviceInfo { memory_bytes: Some(1 << 30), ..opencl.clone() };
     let met = |devices: &[DeviceInfo]| rows(devices, &[], &Machine::default())[0].minimum.met.clone();
     assert_eq!(met(&[vulkan.clone(), opencl]), "yes");
-    assert_eq!(met(&[vulkan.clone()]), "unknown");
+    assert_eq!(met(std::slice::from_ref(&vulkan)), "unknown");
     assert_eq!(met(&[old]), "no");
 }
 
