@@ -246,6 +246,19 @@ mod tests {
     }
 
     #[test]
+    fn the_page_has_every_row() {
+        let page = include_str!("../../docs/quirks.md");
+        for r in &ROWS {
+            let row = format!(
+                "| `{}` | {} | {} | {} | {} | {} |\n",
+                r.code, r.kind, r.backend, r.what, r.answer, r.source
+            );
+            assert!(page.contains(&row), "docs/quirks.md lacks: {row}");
+        }
+        assert_eq!(page.lines().filter(|l| l.starts_with("| `")).count(), ROWS.len());
+    }
+
+    #[test]
     fn a_quirk_ends_with_the_version_that_lacks_it() {
         let row = Row { driver: "x", until: Some((4, 2)), code: "c", ..Row::ANY };
         let applies = |driver: &str| row.applies(&device(Backend::Opencl, driver, "", None));
