@@ -76,7 +76,13 @@ fn every_form_tells_the_same_devices() {
 
 #[test]
 fn everything_known_is_told_with_its_reason() {
-    let why = text(&["devices", "--why", "--backend", "cpu"]);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpuctl"));
+    command
+        .args(["devices", "--why", "--backend", "cpu"])
+        .env("CUDA_VISIBLE_DEVICES", "2")
+        .env_remove("GPUCTL_REQUIRE");
+    let why = String::from_utf8(command.output().expect("gpuctl starts").stdout).expect("UTF-8");
+    assert!(why.contains("hides devices  CUDA_VISIBLE_DEVICES=2"), "{why}");
     for part in [
         "host  ",
         "    processors ",

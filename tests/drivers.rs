@@ -1,4 +1,5 @@
 //! Broken OpenCL drivers beside a good one: each is a row with its reason, none hides another, and nothing waits for long.
+//! Good ones beside each other: each device once, with an id and a uid that no order of listing changes.
 //!
 //! The broken ones are built from tests/fixtures/icd with the system's C compiler; the good one is PoCL.
 
@@ -23,16 +24,19 @@ fn skipped(test: &str, needs: &str, why: &str) {
     eprintln!("skipped: drivers::{test}: {why}");
 }
 
-/// A folder of drivers.
-struct Drivers(TempDir);
+/// A folder of drivers, and variables to start gpuctl with.
+struct Drivers {
+    folder: TempDir,
+    variables: Vec<(&'static str, String)>,
+}
 
 impl Drivers {
     fn new() -> Self {
-        Drivers(tempfile::tempdir().unwrap())
+        Drivers { folder: tempfile::tempdir().unwrap(), variables: Vec::new() }
     }
 
     fn path(&self) -> &Path {
-        self.0.path()
+        self.folder.path()
     }
 
     /// Writes `NAME.icd`.
@@ -41,11 +45,11 @@ impl Drivers {
     }
 
     /// Builds a driver from `tests/fixtures/icd/SOURCE.c` and names it in `NAME.icd`. False without a C compiler.
-    fn build(&self, name: &str, source: &str, define: Option<&str>) -> bool {
+    fn build(&self, name: &str, source: &str, defines: &[&str]) -> bool {
         let library = self.path().join(format!("lib{name}.so"));
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/icd/{source}.c"));
         let mut cc = Command::new("cc");
-        cc.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(source).args(define.map(|d| format!("-D{d}")));
+        cc.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(source).args(defines.iter().map(|d| format!("-D{d}")));
         let Ok(out) = cc.output() else { return false };
         assert!(out.status.success(), "{name}: {}", String::from_utf8_lossy(&out.stderr));
         self.icd(name, &format!("{}\n", library.display()));
@@ -79,6 +83,7 @@ impl Drivers {
         {
             command.env_remove(name);
         }
+        command.envs(self.variables.iter().map(|(name, value)| (*name, value.as_str())));
         let mut child = command
             .stdin(Stdio::null())
             .stdout(file("stdout"))
@@ -168,13 +173,13 @@ fn good(test: &str) -> Option<(Value, Drivers)> {
 fn no_broken_driver_hides_the_rest() {
     let test = "no_broken_driver_hides_the_rest";
     let Some((healthy, drivers)) = good(test) else { return };
-    if !drivers.build("hangs", "hangs", None) {
+    if !drivers.build("hangs", "hangs", &[]) {
         return skipped(test, "cc", "no C compiler 'cc'");
     }
-    drivers.build("hangs-loading", "hangs", Some("WHILE_LOADING"));
-    drivers.build("crashes", "crashes", None);
-    drivers.build("aborts", "crashes", Some("ABORTS"));
-    drivers.build("old", "old", None);
+    drivers.build("hangs-loading", "hangs", &["WHILE_LOADING"]);
+    drivers.build("crashes", "crashes", &[]);
+    drivers.build("aborts", "crashes", &["ABORTS"]);
+    drivers.build("old", "old", &[]);
     drivers.icd("missing", "libno-such-driver.so.1\n");
     drivers.icd("empty", "");
     let doc = drivers.document();
@@ -206,11 +211,11 @@ fn no_broken_driver_hides_the_rest() {
 fn ids_are_those_without_the_bad_driver() {
     let test = "ids_are_those_without_the_bad_driver";
     let Some((_, drivers)) = good(test) else { return };
-    if !drivers.build("old", "old", None) {
+    if !drivers.build("old", "old", &[]) {
         return skipped(test, "cc", "no C compiler 'cc'");
     }
     let before = drivers.document();
-    drivers.build("aborts", "crashes", Some("ABORTS"));
+    drivers.build("aborts", "crashes", &["ABORTS"]);
     let doc = drivers.document();
     assert_eq!(doc["devices"], before["devices"]);
     let old = |doc: &Value| opencl(doc, "absent", "what").into_iter().find(|w| w.contains("Old Card")).unwrap();
@@ -218,7 +223,7 @@ fn ids_are_those_without_the_bad_driver() {
 
     // A bad driver that is the only one.
     let lone = Drivers::new();
-    lone.build("aborts", "crashes", Some("ABORTS"));
+    lone.build("aborts", "crashes", &["ABORTS"]);
     let doc = lone.document();
     assert_eq!(opencl(&doc, "devices", "id"), Vec::<String>::new());
     assert!(row(&doc, "aborts.icd").0.contains("libaborts.so crashed"));
@@ -252,4 +257,179 @@ fn drivers_that_the_loader_leaves_out_are_rows() {
     let (said, next) = row(&doc, "opencl");
     assert!(said.contains("no driver (ICD)") && said.contains(none.path().to_str().unwrap()), "{said}");
     assert!(next.contains("install"), "{next}");
+}
+
+/// What a list says of OpenCL's devices: id and uid; of those that cannot be used, which still take a number, id and name.
+fn numbering(doc: &Value) -> Vec<String> {
+    let mut all: Vec<_> = opencl(doc, "devices", "id")
+        .into_iter()
+        .zip(opencl(doc, "devices", "uid"))
+        .map(|(i, u)| format!("{i} {u}"))
+        .collect();
+    all.extend(opencl(doc, "absent", "what").into_iter().filter(|what| what.starts_with("opencl:")));
+    all.sort_unstable();
+    all
+}
+
+impl Drivers {
+    /// A folder with the same drivers under other names, in an order of its own.
+    fn shuffled(&self, seed: usize) -> Drivers {
+        let ends = |p: &PathBuf| p.extension().is_some_and(|e| e == "icd");
+        let mut files: Vec<_> =
+            std::fs::read_dir(self.path()).unwrap().flatten().map(|e| e.path()).filter(ends).collect();
+        files.sort_unstable();
+        let count = files.len();
+        files.rotate_left(seed % count);
+        if seed % 2 == 1 {
+            files.reverse();
+        }
+        let other = Drivers { variables: self.variables.clone(), ..Drivers::new() };
+        for (i, file) in files.iter().enumerate() {
+            other.icd(&format!("{}{i}", ["a", "Z", "m"][(i + seed) % 3]), &std::fs::read_to_string(file).unwrap());
+        }
+        other
+    }
+}
+
+#[test]
+fn ids_do_not_depend_on_the_order_of_the_files() {
+    let test = "ids_do_not_depend_on_the_order_of_the_files";
+    let Some((_, drivers)) = good(test) else { return };
+    if !drivers.build("old", "old", &[]) {
+        return skipped(test, "cc", "no C compiler 'cc'");
+    }
+    // One platform's name, each with one card: another version, the very same, and one card behind two drivers.
+    drivers.build("two", "old", &["USABLE", "VERSION=\"2.0\""]);
+    drivers.build("twin", "old", &["USABLE", "VERSION=\"2.0\""]);
+    drivers.build("three", "old", &["USABLE", "VERSION=\"3.0\"", "ADDRESS=3"]);
+    drivers.build("four", "old", &["USABLE", "VERSION=\"4.0\"", "ADDRESS=3"]);
+    let doc = drivers.document();
+    let expected = [
+        "opencl:0 Old Card",
+        "opencl:1 opencl/old-platform/2-0/0",
+        "opencl:2 opencl/old-platform/2-0/2/0",
+        "opencl:3 opencl/pci/0000:03:00.0/old-platform/3-0/0",
+        "opencl:4 opencl/pci/0000:03:00.0/old-platform/4-0/0",
+        "opencl:5 opencl/portable-computing-language/0",
+    ];
+    assert_eq!(numbering(&doc), expected);
+    for seed in 1..5 {
+        let shuffled = drivers.shuffled(seed).document();
+        assert_eq!(shuffled["devices"], doc["devices"], "{seed}");
+        assert_eq!(numbering(&shuffled), expected, "{seed}");
+    }
+    // Jobs open by the same numbers.
+    let shuffled = drivers.shuffled(5);
+    for name in ["opencl:5", "opencl/portable-computing-language/0"] {
+        // A file: the fake drivers write to stdout, in the process of the job, too.
+        let file = shuffled.path().join("records.json");
+        let args = ["verify", "--case", "add/i32/n7/-/wide", "--device", name, "--json", file.to_str().unwrap()];
+        shuffled.gpuctl(&args);
+        let doc: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        let record = &doc["records"][0];
+        assert_eq!((record["status"].as_str(), record["ran_on"].as_str()), (Some("ok"), Some("opencl:5")), "{record}");
+    }
+}
+
+#[test]
+fn a_driver_that_is_named_twice_is_listed_once() {
+    let test = "a_driver_that_is_named_twice_is_listed_once";
+    let Some((_, mut drivers)) = good(test) else { return };
+    if !drivers.build("new", "old", &["USABLE"]) {
+        return skipped(test, "cc", "no C compiler 'cc'");
+    }
+    let library = drivers.path().join("libnew.so");
+    let once = numbering(&drivers.document());
+    assert_eq!(once, ["opencl:0 opencl/old-platform/0", "opencl:1 opencl/portable-computing-language/0"]);
+    let pocl = std::fs::read_to_string(drivers.path().join("pocl.icd")).unwrap();
+    drivers.icd("again", &pocl);
+    drivers.icd("new-again", &format!("{}\n", library.display()));
+    let link = drivers.path().join("liblink.so");
+    std::os::unix::fs::symlink(&library, &link).unwrap();
+    drivers.icd("link", &format!("{}\n", link.display()));
+    drivers.variables.push(("OCL_ICD_FILENAMES", library.display().to_string()));
+    assert_eq!(numbering(&drivers.document()), once);
+    // Also where the drivers had to be asked apart from a bad one.
+    drivers.build("aborts", "crashes", &["ABORTS"]);
+    assert_eq!(numbering(&drivers.document()), once);
+    std::fs::remove_file(drivers.path().join("aborts.icd")).unwrap();
+    // A copy of a library is another driver.
+    let copy = drivers.path().join("libcopy.so");
+    std::fs::copy(&library, &copy).unwrap();
+    drivers.icd("copy", &format!("{}\n", copy.display()));
+    assert_eq!(
+        numbering(&drivers.document()),
+        [
+            "opencl:0 opencl/old-platform/1-0/0",
+            "opencl:1 opencl/old-platform/1-0/2/0",
+            "opencl:2 opencl/portable-computing-language/0"
+        ]
+    );
+}
+
+/// Each of OpenCL's devices and lavapipe's is one of software.
+fn all_software(doc: &Value) {
+    let gpu = |row: &Value| row["backend"] == "opencl" || row["name"].as_str().unwrap().contains("llvmpipe");
+    let classes = strings(doc, "devices", "class", gpu);
+    assert!(!classes.is_empty() && classes.iter().all(|c| c == "software"), "{classes:?}");
+}
+
+#[test]
+fn identical_devices_are_told_apart() {
+    let Some((_, mut drivers)) = good("identical_devices_are_told_apart") else { return };
+    drivers.variables.push(("POCL_DEVICES", "pthread pthread".into()));
+    let doc = drivers.document();
+    let pocl = "opencl/portable-computing-language";
+    assert_eq!(numbering(&doc), [format!("opencl:0 {pocl}/0"), format!("opencl:1 {pocl}/1")]);
+    let names = opencl(&doc, "devices", "name");
+    assert_eq!(names[0], names[1], "identical but for id and uid");
+    all_software(&doc);
+    assert_eq!(drivers.shuffled(1).document()["devices"], doc["devices"]);
+}
+
+/// The host's processor by four ways: our own, two OpenCL drivers, Vulkan.
+#[test]
+fn several_drivers_of_one_processor_are_listed_once_each() {
+    let test = "several_drivers_of_one_processor_are_listed_once_each";
+    let Some((_, drivers)) = good(test) else { return };
+    // Where tests/fetch-intel-opencl puts it, if it did.
+    let target = std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("target"), PathBuf::from);
+    let intel = target.join("intel-opencl/icd/intel.icd");
+    if std::fs::copy(&intel, drivers.path().join("intel.icd")).is_err() {
+        return skipped(test, "intel-opencl", "tests/fetch-intel-opencl installs it");
+    }
+    let doc = drivers.document();
+    let expected = ["opencl:0 opencl/intel-r-opencl/0", "opencl:1 opencl/portable-computing-language/0"];
+    assert_eq!(numbering(&doc), expected);
+    assert_eq!(opencl(&doc, "absent", "what"), Vec::<String>::new());
+    all_software(&doc);
+    let subgroups = |row: &Value| row["features"].as_array().unwrap().contains(&"subgroups".into());
+    assert_eq!(strings(&doc, "devices", "id", |row| row["backend"] == "opencl" && subgroups(row)), ["opencl:0"]);
+    let ids = strings(&doc, "devices", "id", |_| true);
+    assert_eq!(ids.iter().filter(|id| *id == "cpu").count(), 1, "{ids:?}");
+    let lavapipe = strings(&doc, "devices", "uid", |row| row["name"].as_str().unwrap().contains("llvmpipe"));
+    if lavapipe.is_empty() {
+        skipped(test, "wgpu", "no lavapipe");
+    }
+    assert!(lavapipe.len() < 2, "{lavapipe:?}");
+    // They are named as one piece of hardware.
+    let processor = doc["records"].as_array().unwrap().iter().find(|r| r["matched_by"] == "processor");
+    assert_eq!(processor.map(|r| &r["ids"]), Some(&ids.clone().into()), "{doc}");
+    let mut uids = uids(&doc);
+    uids.sort_unstable();
+    uids.dedup();
+    assert_eq!(uids.len(), ids.len(), "{uids:?}");
+    for seed in 1..4 {
+        assert_eq!(drivers.shuffled(seed).document()["devices"], doc["devices"], "{seed}");
+    }
+    // The second OpenCL compiler runs our kernels.
+    let said =
+        drivers.gpuctl(&["verify", "--case", "softmax/f32/m7,n33/-/uniform", "--device", "opencl:0", "--json", "-"]);
+    let doc: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(
+        (&doc["records"][0]["status"], &doc["records"][0]["ran_on"]),
+        (&"ok".into(), &"opencl:0".into()),
+        "{said}"
+    );
 }

@@ -219,6 +219,7 @@ fn every_script_parses() {
         ("sh", "tests/gpu.sh"),
         ("sh", ".ci/run"),
         ("sh", "tests/fetch-cuda-compilers"),
+        ("sh", "tests/fetch-intel-opencl"),
         ("sh", "benches/compare/fetch-mkl"),
         ("bash", "tests/run"),
     ];

@@ -212,7 +212,7 @@ fn the_command_says_what_it_looked_at() {
     let (_, table, talk, _) = devices(&["--health"]);
     assert!(table.contains("verdict") && table.contains("host"), "{table}");
     assert_eq!(cards == 0, talk.contains("no card tells its health"), "{talk}");
-    for wrong in [&["--health", "--ops"][..], &["--line"], &["--health", "--line", "--json", "-"]] {
+    for wrong in [&["--health", "--ops"][..], &["--health", "--line", "--json", "-"]] {
         assert_eq!(devices(wrong).0, Some(2), "{wrong:?}");
     }
 }

@@ -9,14 +9,17 @@ mod validate;
 
 use std::process::Command;
 
-use gpuctl::base::record::{CeilingRecord, HealthRecord, Host, NoiseRecord, SCHEMA, TrialRecord, WorkloadRecord};
+use gpuctl::base::record::{
+    CeilingRecord, HealthRecord, Host, NoiseRecord, SCHEMA, StressRecord, TrialRecord, WorkloadRecord,
+};
+use gpuctl::base::telemetry::Watched;
 use gpuctl::base::{Absence, Backend, DType, Document, HostTensor, Record, Status, npy};
 use gpuctl::op;
 use serde_json::{Value, json};
 
 use made::{
     bench, calibrate, ceiling, change, device, hardware, health, noise, regret, run, stress, support, system,
-    threshold, topology, trial, verify, workload,
+    threshold, topology, trial, verify, watched, workload,
 };
 use validate::validate;
 
@@ -159,6 +162,14 @@ fn contradictions_are_found() {
         (Record::Workload(Box::new(WorkloadRecord { gain_ci: None, ..workload("yes") })), "gain_ci"),
         (Record::Workload(Box::new(WorkloadRecord { unknown: 1, ..workload("yes") })), "unknown"),
         (Record::Stress(Box::new(stress("pass", 0))), "bytes_checked"),
+        (Record::Stress(Box::new(StressRecord { telemetry: Watched::default(), ..stress("pass", 1) })), "telemetry"),
+        (
+            Record::Stress(Box::new(StressRecord {
+                telemetry: Watched { lost: true, ..watched() },
+                ..stress("pass", 1)
+            })),
+            "lost",
+        ),
     ] {
         let found = faults(vec![record]).join("; ");
         assert!(found.contains(word), "'{word}' is not in: {found}");

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use gpuctl::base::record::StressSample;
 use gpuctl::base::rng::Philox;
 use gpuctl::base::sink::Collect;
-use gpuctl::base::{Cancel, Code, Env, Result};
+use gpuctl::base::{Cancel, Code, DeviceInfo, Env, Result};
 use gpuctl::device::LedgerState;
 use gpuctl::jobs::stress::journal::{self, Entry};
 use gpuctl::jobs::stress::verdict::{degradation, drift, never_returns};
@@ -109,7 +109,8 @@ fn only_proven_work_passes() {
     let limits = Limits::default();
     assert_eq!(judge(&sound(), &limits).0, Verdict::Pass);
     let left = LedgerState { buffers: 1, bytes: 16, ..LedgerState::default() };
-    let cases: [(&str, Evidence, Verdict); 13] = [
+    let cases: [(&str, Evidence, Verdict); 14] = [
+        ("a fault of the card", Evidence { card: Some("it was lost".into()), ..sound() }, Verdict::Error),
         ("nothing at all", Evidence::default(), Verdict::Inconclusive),
         ("no work", Evidence { done: 0, ..sound() }, Verdict::Inconclusive),
         ("nothing checked", Evidence { bytes_checked: 0, ..sound() }, Verdict::Inconclusive),
@@ -350,6 +351,82 @@ fn a_silent_worker_is_a_hang() {
     assert!(summary.records[0].reason.contains("silent for 0.5 s"), "{}", summary.records[0].reason);
 }
 
+/// A device that is a card of a tree like Linux's; the CPU does its work. What happens to the card happens when a worker's
+/// work is done.
+struct OnCard<F>(F);
+
+const CARD: &str = "sys/devices/pci0000:00/0000:03:00.0";
+
+impl<F: Fn() + Clone + Send + 'static> Spawn for OnCard<F> {
+    fn spawn(&self, task: &str) -> Result<Box<dyn Child>> {
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        let mut task: Task = serde_json::from_str(task).unwrap();
+        if task.phase.is_none() {
+            let uid = "opencl/pci/0000:03:00.0".into();
+            let devices = vec![DeviceInfo { id: "opencl:0".into(), uid, ..DeviceInfo::ordinary_gpu() }];
+            let line = serde_json::to_string(&Line::Devices { devices, absent: Vec::new() }).unwrap();
+            writeln!(writer, "{line}").unwrap();
+            return Ok(Box::new(ScriptChild { output: Some(reader), open: Some(writer), exit: None }));
+        }
+        task.device = Some("cpu".into());
+        let (text, stop, happens) = (serde_json::to_string(&task).unwrap(), Cancel::new(), self.0.clone());
+        let flag = stop.clone();
+        let env = Env { disable_gpu: true, ..Env::default() };
+        let handle = std::thread::spawn(move || {
+            let ended = run_task(&text, &mut writer, &env, flag);
+            happens();
+            ended
+        });
+        Ok(Box::new(ThreadChild { output: Some(reader), stop, handle, killed: false }))
+    }
+}
+
+/// Faults of the card that its work does not show: found in a tree that changes, and nothing where it does not.
+#[cfg(unix)]
+#[test]
+fn what_happens_to_the_card_is_a_finding() {
+    let errors = "ras/umc_err_count";
+    for (what, verdict, part) in [
+        ("nothing", Verdict::Pass, "everything given back"),
+        ("an error", Verdict::Error, "1 more errors that were not corrected"),
+        ("it is gone", Verdict::Error, "the card was lost"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().to_path_buf();
+        let card = root.join(CARD);
+        for (file, text) in [
+            ("uevent", "DRIVER=amdgpu\nPCI_SLOT_NAME=0000:03:00.0\n"),
+            // An error of an earlier day.
+            (errors, "ue: 1\nce: 5\n"),
+            ("mem_info_vram_used", "1000\n"),
+            ("hwmon/hwmon0/temp1_input", "61000\n"),
+        ] {
+            std::fs::create_dir_all(card.join(file).parent().unwrap()).unwrap();
+            std::fs::write(card.join(file), text).unwrap();
+        }
+        let class = root.join("sys/class/drm/card0");
+        std::fs::create_dir_all(&class).unwrap();
+        std::os::unix::fs::symlink(&card, class.join("device")).unwrap();
+        let happens = move || match what {
+            "an error" => std::fs::write(card.join(errors), "ue: 2\nce: 5\n").unwrap(),
+            "it is gone" => std::fs::remove_file(class.join("device")).unwrap(),
+            _ => std::fs::write(card.join("hwmon/hwmon0/temp1_input"), "85000\n").unwrap(),
+        };
+        let cfg = StressConfig { tree: Some(root), device: None, ..config(&["alloc-cycle"], 1.0) };
+        let mut sink = Collect::default();
+        let summary = run(&cfg, &OnCard(happens), &mut sink, &Cancel::new()).unwrap();
+        let r = &summary.records[0];
+        assert_eq!((summary.verdict, summary.exit_code), (verdict, verdict.exit_code()), "{what}: {r:?}");
+        assert!(r.reason.contains(part), "{what}: {}", r.reason);
+        assert_eq!(r.findings.is_empty(), verdict == Verdict::Pass, "{what}: {:?}", r.findings);
+        let told = &r.telemetry;
+        assert_eq!((told.source.as_str(), told.answered >= 1), ("sysfs", true), "{told:?}");
+        let most = if what == "nothing" { 85.0 } else { 61.0 };
+        assert_eq!(told.temperature_c.map(|t| (t.first, t.most)), Some((61.0, most)), "{what}");
+        assert!(!sink.notes.iter().any(|n| n.contains("telemetry: none")), "{:?}", sink.notes);
+    }
+}
+
 #[test]
 fn the_journal_tells_the_run_and_an_unwritable_one_does_not_stop_it() {
     let dir = tempfile::tempdir().unwrap();
@@ -426,6 +503,11 @@ fn the_binary_soaks_in_worker_processes() {
         assert!(r["bytes_checked"].as_u64().unwrap() > 0);
     }
     assert!(talk.contains("journal: ") && talk.contains("pass: 3 of 3 phases"), "{talk}");
+    // Of the processor only the ledger knows: said once, and in each record.
+    assert_eq!(talk.matches("cpu: telemetry: none (the host's processor is no card)").count(), 1, "{talk}");
+    for r in doc["records"].as_array().unwrap() {
+        assert_eq!((&r["telemetry"]["source"], &r["telemetry"]["asked"]), (&"none".into(), &0.into()), "{r}");
+    }
 }
 
 #[cfg(feature = "cli")]

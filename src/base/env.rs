@@ -83,6 +83,33 @@ pub const OTHER_TOOLS: [&str; 9] = [
     "OCL_ICD_FILENAMES",
 ];
 
+/// By what drivers and loaders are told to hide devices, or to show others: told in `devices --why`, never settings of gpuctl.
+pub const HIDING: [&str; 17] = [
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+    "NVIDIA_VISIBLE_DEVICES",
+    "NVIDIA_DRIVER_CAPABILITIES",
+    "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "GPU_DEVICE_ORDINAL",
+    "ZE_AFFINITY_MASK",
+    "POCL_DEVICES",
+    "RUSTICL_ENABLE",
+    "OCL_ICD_VENDORS",
+    "OPENCL_VENDOR_PATH",
+    "OCL_ICD_FILENAMES",
+    "VK_DRIVER_FILES",
+    "VK_ICD_FILENAMES",
+    "VK_LOADER_DRIVERS_SELECT",
+    "MESA_VK_DEVICE_SELECT",
+];
+
+/// Those of [`HIDING`] that are set, with their values; an empty one may hide everything.
+pub fn hiding() -> Vec<(String, String)> {
+    let set = |name: &&str| Some(((*name).to_string(), std::env::var(name).ok()?));
+    HIDING.iter().filter_map(set).collect()
+}
+
 /// A variable of [`OTHER_TOOLS`]; anything else is not looked up.
 pub fn of_other_tools(name: &str) -> Option<String> {
     if !OTHER_TOOLS.contains(&name) {

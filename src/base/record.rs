@@ -10,6 +10,7 @@ use super::device_info::{Absence, DeviceInfo};
 use super::dtype::DType;
 use super::regret::RegretRecord;
 use super::system::System;
+use super::telemetry::Watched;
 
 pub use super::analysis::{Analysis, CeilingRecord, NoiseRecord};
 pub use super::facts::Hardware;
@@ -477,6 +478,9 @@ pub struct StressRecord {
     /// What this phase left out, and why.
     #[serde(default)]
     pub not_tested: Vec<String>,
+    /// What the device's card told meanwhile.
+    #[serde(default)]
+    pub telemetry: Watched,
     /// Samples over time, thinned to at most some hundred.
     pub series: Vec<StressSample>,
     /// The command that repeats the run.

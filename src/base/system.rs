@@ -20,6 +20,7 @@ pub struct Cache {
 
 /// What the host is made of and how much of it this process may use.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct System {
     /// Logical processors that are switched on.
     pub processors: Option<u32>,
@@ -37,12 +38,16 @@ pub struct System {
     pub virtualised: Option<bool>,
     /// What contains this process, if it says so: `docker`, `podman`, ..
     pub container: Option<String>,
+    /// Instruction sets of the processor that matter to kernels, in the kernel's words: `avx2`, `avx512f`, ..
+    pub instruction_sets: Vec<String>,
+    /// Variables by which drivers are told to hide devices, with their values.
+    pub hiding: Vec<(String, String)>,
 }
 
 impl System {
     /// This system.
     pub fn read() -> Self {
-        Self::at(Path::new("/"))
+        System { hiding: super::env::hiding(), ..Self::at(Path::new("/")) }
     }
 
     /// A tree that looks like `/`.
@@ -57,10 +62,40 @@ impl System {
             numa_nodes: text(&root.join("sys/devices/system/node/online")).and_then(|t| counted(&t)),
             caches: caches(&cpus.join("cpu0/cache")),
             governor: text(&cpus.join("cpu0/cpufreq/scaling_governor")),
+            instruction_sets: sets(info.as_deref().unwrap_or_default()),
+            hiding: Vec::new(),
             virtualised: flags.map(|f| f.split_whitespace().any(|w| w == "hypervisor")),
             container: container(root),
         }
     }
+}
+
+/// Instruction sets that the CPU's kernels use or could use.
+const SETS: [&str; 17] = [
+    "sse4_2",
+    "avx",
+    "f16c",
+    "fma",
+    "avx2",
+    "avx_vnni",
+    "avx512f",
+    "avx512bw",
+    "avx512dq",
+    "avx512vl",
+    "avx512_vnni",
+    "avx512_bf16",
+    "avx512_fp16",
+    "amx_tile",
+    "amx_bf16",
+    "amx_int8",
+    "asimd",
+];
+
+/// Those of [`SETS`] that the first processor has; Arm's are called features.
+fn sets(info: &str) -> Vec<String> {
+    let line = info.lines().find(|l| l.starts_with("flags") || l.starts_with("Features")).unwrap_or_default();
+    let there: Vec<&str> = line.split_whitespace().collect();
+    SETS.iter().filter(|s| there.contains(s)).map(|s| (*s).to_string()).collect()
 }
 
 fn text(path: &Path) -> Option<String> {
@@ -193,7 +228,7 @@ mod tests {
             ("sys/devices/system/cpu/cpu0/cache/index0/type", "Data\n"),
             ("sys/devices/system/cpu/cpu0/cache/index0/size", "48K\n"),
             ("sys/devices/system/cpu/cpu0/cache/index0/shared_cpu_list", "0,8\n"),
-            ("proc/cpuinfo", "processor : 0\nflags : fpu sse hypervisor\n"),
+            ("proc/cpuinfo", "processor : 0\nflags : fpu sse avx512f hypervisor avx2\nflags : fma\n"),
             ("run/.containerenv", ""),
         ]);
         let s = System::at(t.path());
@@ -203,6 +238,8 @@ mod tests {
             (s.governor.as_deref(), s.virtualised, s.container.as_deref()),
             (Some("powersave"), Some(true), Some("podman"))
         );
+        assert_eq!(s.instruction_sets, ["avx2", "avx512f"]);
+        assert_eq!(sets("Features\t: fp asimd evtstrm\n"), ["asimd"]);
     }
 
     #[test]

@@ -3,6 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::DeviceInfo;
+
 /// A fact that a source does not tell, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NotTold {
@@ -130,6 +132,22 @@ pub struct Snapshot {
     pub not_told: Vec<NotTold>,
 }
 
+impl Snapshot {
+    /// Whether a device of an API is this card: by the PCI address that both tell, by the card's own uid, or by the PCI address
+    /// within the device's.
+    pub fn is_of(&self, info: &DeviceInfo) -> bool {
+        let alone = |text: &str, at: usize, pci: &str| {
+            let ends = |c: Option<char>| c.is_none_or(|c| !c.is_ascii_alphanumeric());
+            ends(text[..at].chars().next_back()) && ends(text[at + pci.len()..].chars().next())
+        };
+        let within = |pci: &str| info.uid.match_indices(pci).any(|(at, _)| alone(&info.uid, at, pci));
+        if info.facts.pci.is_some() && self.pci.is_some() {
+            return info.facts.pci == self.pci;
+        }
+        info.uid == self.uid || self.pci.as_deref().is_some_and(|pci| !pci.is_empty() && within(pci))
+    }
+}
+
 /// What a lowered clock means for whoever trusts the card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lowered {
@@ -160,6 +178,109 @@ pub fn throttle_words(mask: u64) -> Vec<(String, Lowered)> {
     let rest = THROTTLE.iter().fold(mask, |rest, (bit, ..)| rest & !bit);
     // Nobody knows what a bit of a newer driver means; it is told, not judged.
     known.chain((rest != 0).then(|| (format!("unknown bits {rest:#x}"), Lowered::Limited))).collect()
+}
+
+/// What is wrong with trusting a card's figures now: the words of [`THROTTLE`] that are not normal, from any of the moments.
+pub fn lowered(moments: &[&Snapshot]) -> Vec<String> {
+    let mask = moments.iter().filter_map(|s| s.throttle).fold(0, |all, mask| all | mask);
+    throttle_words(mask).into_iter().filter(|(_, what)| *what != Lowered::Normal).map(|(word, _)| word).collect()
+}
+
+/// A figure over a stretch of time.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Range {
+    /// When it was told first.
+    pub first: f64,
+    /// When it was told last.
+    pub last: f64,
+    /// The least.
+    pub least: f64,
+    /// The most.
+    pub most: f64,
+}
+
+impl Range {
+    fn add(range: &mut Option<Range>, value: Option<f64>) {
+        let Some(v) = value else { return };
+        *range = Some(match *range {
+            None => Range { first: v, last: v, least: v, most: v },
+            Some(r) => Range { last: v, least: r.least.min(v), most: r.most.max(v), ..r },
+        });
+    }
+}
+
+/// What a device's card told while a job ran.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Watched {
+    /// Who told: `nvml`, `sysfs`; `none` where only the ledger knows of the device.
+    pub source: String,
+    /// Why nothing was told.
+    pub reason: String,
+    /// Questions.
+    pub asked: u64,
+    /// Answers that told of this card.
+    pub answered: u64,
+    /// Degrees Celsius of the processor.
+    pub temperature_c: Option<Range>,
+    /// Watts drawn.
+    pub power_w: Option<Range>,
+    /// Clock of the processor in MHz.
+    pub clock_mhz: Option<Range>,
+    /// Bytes of the card's memory in use, by all processes.
+    pub memory_used: Option<Range>,
+    /// Corrected errors of the memory since the driver was loaded.
+    pub corrected: Option<Range>,
+    /// Errors that were not corrected since the driver was loaded.
+    pub uncorrected: Option<Range>,
+    /// Why clocks were lowered at any moment, in the words of [`THROTTLE`].
+    pub throttle: Vec<String>,
+    /// True if the driver lost the card, or no longer listed it at the end.
+    pub lost: bool,
+    /// True if the card wanted a reset.
+    pub reset_required: bool,
+}
+
+impl Watched {
+    /// Nothing is told of the device, for this reason.
+    pub fn none(reason: &str) -> Self {
+        Watched { source: "none".into(), reason: reason.into(), ..Watched::default() }
+    }
+
+    /// Takes in what the card told at one moment.
+    pub fn take(&mut self, s: &Snapshot) {
+        self.source.clone_from(&s.source);
+        self.answered += 1;
+        // Counts and bytes below 2^53: exact.
+        let count = |n: Option<u64>| n.map(|n| n as f64);
+        Range::add(&mut self.temperature_c, s.temperature_c);
+        Range::add(&mut self.power_w, s.power_w);
+        Range::add(&mut self.clock_mhz, s.clock_mhz.map(f64::from));
+        Range::add(&mut self.memory_used, count(s.memory_used));
+        Range::add(&mut self.corrected, count(s.memory.corrected));
+        Range::add(&mut self.uncorrected, count(s.memory.uncorrected));
+        for (word, _) in throttle_words(s.throttle.unwrap_or(0)) {
+            if !self.throttle.contains(&word) {
+                self.throttle.push(word);
+            }
+        }
+        self.lost |= s.lost;
+        self.reset_required |= s.reset_required;
+    }
+
+    /// Why work on this card is not to be trusted, if anything speaks against it: it was lost, wants a reset, or has met more
+    /// errors that it could not correct.
+    pub fn fault(&self) -> Option<String> {
+        let more = self.uncorrected.map_or(0.0, |r| r.last - r.first);
+        if self.lost {
+            Some("the card was lost".into())
+        } else if self.reset_required {
+            Some("the card wants a reset".into())
+        } else {
+            (more > 0.0).then(|| format!("the card's memory has met {more:.0} more errors that were not corrected"))
+        }
+    }
 }
 
 /// A line of the kernel's log about a GPU.
@@ -247,6 +368,64 @@ pub struct HealthRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::facts::Facts;
+
+    #[test]
+    fn a_card_is_known_by_its_uid_or_address() {
+        let card = Snapshot { uid: "GPU-1".into(), pci: Some("0000:01:00.0".into()), ..Snapshot::default() };
+        let is = |uid: &str| card.is_of(&DeviceInfo { uid: uid.into(), ..DeviceInfo::ordinary_gpu() });
+        let ours = ["GPU-1", "opencl/pci/0000:01:00.0", "opencl/pci/0000:01:00.0/pocl/0", "vulkan:pci:0000:01:00.0#1"];
+        assert!(ours.into_iter().all(is));
+        let others = ["GPU-12", "opencl/pci/0000:01:00.01", "vulkan:pci:10000:01:00.0", "opencl/pocl/0", "cpu"];
+        assert!(!others.into_iter().any(is));
+        let told = |pci: &str| {
+            let facts = Facts { pci: Some(pci.into()), ..Facts::default() };
+            card.is_of(&DeviceInfo { uid: "opencl/a/0".into(), facts, ..DeviceInfo::ordinary_gpu() })
+        };
+        assert!(told("0000:01:00.0") && !told("0000:02:00.0"));
+        assert!(!Snapshot::default().is_of(&DeviceInfo { uid: "cpu".into(), ..DeviceInfo::ordinary_gpu() }));
+    }
+
+    #[test]
+    fn a_stretch_of_time_has_its_range_and_faults() {
+        let at = |temperature: f64, used: u64, uncorrected: u64, throttle: u64| Snapshot {
+            source: "nvml".into(),
+            temperature_c: Some(temperature),
+            memory_used: Some(used),
+            memory: MemoryErrors { uncorrected: Some(uncorrected), ..MemoryErrors::default() },
+            throttle: Some(throttle),
+            ..Snapshot::default()
+        };
+        let mut watched = Watched::default();
+        for (t, used, throttle) in [(40.0, 100, 0x1), (90.0, 300, 0x60), (70.0, 200, 0x4)] {
+            watched.take(&at(t, used, 2, throttle));
+        }
+        let range = |first, last, least, most| Some(Range { first, last, least, most });
+        assert_eq!(watched.temperature_c, range(40.0, 70.0, 40.0, 90.0));
+        assert_eq!(watched.memory_used, range(100.0, 200.0, 100.0, 300.0));
+        assert_eq!(watched.throttle, ["gpu-idle", "sw-thermal", "hw-thermal", "sw-power-cap"]);
+        assert_eq!((watched.power_w, watched.answered, watched.fault()), (None, 3, None), "2 errors are old ones");
+        watched.take(&at(70.0, 200, 3, 0));
+        assert!(watched.fault().unwrap().contains("1 more errors"), "{watched:?}");
+        let faulty = |change: fn(&mut Snapshot)| {
+            let (mut s, mut w) = (Snapshot::default(), Watched::default());
+            change(&mut s);
+            w.take(&s);
+            w.fault()
+        };
+        assert!(faulty(|s| s.lost = true).is_some_and(|f| f.contains("lost")));
+        assert!(faulty(|s| s.reset_required = true).is_some_and(|f| f.contains("reset")));
+        assert_eq!(faulty(|_| ()), None);
+    }
+
+    #[test]
+    fn only_clocks_that_are_not_as_they_should_be_are_flagged() {
+        let at = |mask: u64| Snapshot { throttle: Some(mask), ..Snapshot::default() };
+        assert_eq!(lowered(&[&at(0x1), &at(0x112)]), Vec::<String>::new(), "idle, settings, sync-boost, display");
+        assert_eq!(lowered(&[&at(0x1), &at(0x44)]), ["sw-power-cap", "hw-thermal"]);
+        assert_eq!(lowered(&[&at(0x8), &at(0x1)]), ["hw-slowdown"], "before counts as much as after");
+        assert_eq!(lowered(&[&Snapshot::default()]), Vec::<String>::new());
+    }
 
     #[test]
     fn combined_bits_are_told_apart() {

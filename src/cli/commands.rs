@@ -240,6 +240,7 @@ impl Ctx<'_> {
             inject: a.inject.clone(),
             fail_early: a.fail_early,
             heartbeat: None,
+            tree: None,
             command: self.command.to_vec(),
         };
         let cancel = cancel_on_signals()?;

@@ -9,7 +9,7 @@ use crate::base::telemetry::throttle_words;
 use crate::base::{Backend, Code, DeviceClass, DeviceInfo, Document, Error, Record, Result, os, units};
 use crate::device::cpu::Pin;
 use crate::device::probe::CpuConfig;
-use crate::device::telemetry::{Machine, Told};
+use crate::device::telemetry::{ANSWER, Machine, Told};
 use crate::jobs::{devices, hardware, inventory};
 use crate::report;
 
@@ -99,7 +99,7 @@ impl Ctx<'_> {
         if self.env.disable_gpu || backends == [Backend::Cpu] {
             return (Told::default(), Machine::default());
         }
-        (self.ask().unwrap_or_default(), Machine::at(Path::new("/")))
+        (self.telemetry().ask(ANSWER).unwrap_or_default(), Machine::at(Path::new("/")))
     }
 
     /// Figures of all cards and the host, until Ctrl-C or `--count` times. On a terminal they stay in their place.
@@ -112,8 +112,9 @@ impl Ctx<'_> {
         let cancel = cancel_on_signals()?;
         let (terminal, begun) = (output::width().is_none(), Instant::now());
         let (mut lines, mut round) = (0, 0u64);
+        let mut telemetry = self.telemetry();
         loop {
-            let told = if self.env.disable_gpu { Some(Told::default()) } else { self.ask() };
+            let told = if self.env.disable_gpu { Some(Told::default()) } else { telemetry.ask(ANSWER) };
             let text = view(begun.elapsed(), told.as_ref());
             // Back to the first line of the last view, and away with it.
             let back = if terminal && lines > 0 { format!("\x1b[{lines}A\x1b[J") } else { String::new() };

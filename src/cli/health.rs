@@ -1,14 +1,10 @@
 //! `devices --health`: what cards and the host tell, judged.
 
-use std::path::Path;
-use std::sync::mpsc;
-use std::time::Duration;
-
 use crate::base::telemetry::{NotTold, Snapshot};
 use crate::base::{Backend, DeviceInfo, Record, Result};
 use crate::device::cpu::Pin;
 use crate::device::probe::{CpuConfig, Found, inventory_of};
-use crate::device::telemetry::{self, Told};
+use crate::device::telemetry::{ANSWER, Telemetry, Told};
 use crate::jobs::{health, inventory};
 use crate::report;
 
@@ -16,20 +12,11 @@ use super::args;
 use super::commands::{Ctx, this_program};
 use super::output;
 
-/// Time for one round of questions; a driver that takes longer hangs.
-const ANSWER: Duration = Duration::from_millis(1500);
-
 impl Ctx<'_> {
-    /// Asks in a thread of its own, so that a driver that hangs is a finding.
-    pub(super) fn ask(&self) -> Option<Told> {
-        let (tell, told) = mpsc::channel();
+    /// All that this system tells of cards and itself, asked so that a driver that hangs is a finding.
+    pub(super) fn telemetry(&self) -> Telemetry {
         let dirs = [("cache", self.env.cache_dir.clone()), ("journal", self.env.state_dir.clone())];
-        std::thread::spawn(move || {
-            let folders: Vec<(&str, &Path)> = dirs.iter().filter_map(|(of, d)| Some((*of, d.as_deref()?))).collect();
-            // Nobody listens any more if this came too late.
-            let _ = tell.send(telemetry::ask(&folders));
-        });
-        told.recv_timeout(ANSWER).ok()
+        Telemetry::system(dirs.into_iter().filter_map(|(of, d)| Some((of, d?))).collect())
     }
 
     pub(super) fn health(&self, a: &args::Devices) -> Result<u8> {
@@ -37,15 +24,16 @@ impl Ctx<'_> {
         let seen = inventory::ask(&Backend::ALL, self.env, cpu, &this_program()?)?;
         let infos = seen.devices;
         let mut records = Vec::new();
-        match self.ask() {
+        let mut telemetry = self.telemetry();
+        match telemetry.ask(ANSWER) {
             None => records.push(health::hanging("host", "the system's sources", ANSWER.as_secs_f64())),
             Some(first) => {
                 // Only backends that show one of the cards are loaded here.
-                let ours = |i: &&DeviceInfo| first.cards.iter().any(|c| is_card(i, c));
+                let ours = |i: &&DeviceInfo| first.cards.iter().any(|c| c.is_of(i));
                 let backends: Vec<_> = infos.iter().filter(ours).map(|i| i.backend).collect();
                 let found =
                     if backends.is_empty() { Vec::new() } else { inventory_of(&backends, self.env, cpu)?.found };
-                let told = self.links_under_load(first, found);
+                let told = links_under_load(first, found, &mut telemetry);
                 let own = std::process::id();
                 for card in &told.cards {
                     records.push(health::card(id_of(&infos, card), card, own));
@@ -67,48 +55,41 @@ impl Ctx<'_> {
         self.write_json(a.json.as_deref(), &self.document(infos, seen.absent, records, true, exit_code))?;
         Ok(exit_code)
     }
-
-    /// Reads the links again while copies run. Only a card that the API can open is put under load.
-    fn links_under_load(&self, mut told: Told, found: Vec<Found>) -> Told {
-        let (mut cards, mut devices) = (Vec::new(), Vec::new());
-        for f in found {
-            let card = told.cards.iter().position(|c| is_card(&f.info, c));
-            if let Some(card) = card.filter(|c| !cards.contains(c)) {
-                cards.push(card);
-                devices.push(Box::new(move || f.open()) as Box<dyn FnOnce() -> _ + Send>);
-            }
-        }
-        let (again, loaded) = health::under_load(devices, || self.ask());
-        for (number, card) in cards.into_iter().enumerate() {
-            let card = &mut told.cards[card];
-            let busy = again.as_ref().and_then(|t| t.cards.iter().find(|c| c.uid == card.uid));
-            match busy.filter(|_| loaded.contains(&number)) {
-                Some(busy) => {
-                    card.link.generation = busy.link.generation;
-                    card.link.width = busy.link.width;
-                    card.link.under_load = true;
-                }
-                None => {
-                    card.not_told.push(NotTold { what: "link".into(), why: "no copy could be run meanwhile".into() })
-                }
-            }
-        }
-        for card in told.cards.iter_mut().filter(|c| !c.link.under_load) {
-            if !card.not_told.iter().any(|n| n.what == "link") {
-                let why = "only a link under load can be judged, and no API here opens the card";
-                card.not_told.push(NotTold { what: "link".into(), why: why.into() });
-            }
-        }
-        told
-    }
 }
 
-/// Whether a device of an API is that card.
-fn is_card(info: &DeviceInfo, card: &Snapshot) -> bool {
-    info.uid == card.uid || card.pci.as_ref().is_some_and(|pci| info.uid.ends_with(pci.as_str()))
+/// Reads the links again while copies run. Only a card that the API can open is put under load.
+fn links_under_load(mut told: Told, found: Vec<Found>, telemetry: &mut Telemetry) -> Told {
+    let (mut cards, mut devices) = (Vec::new(), Vec::new());
+    for f in found {
+        let card = told.cards.iter().position(|c| c.is_of(&f.info));
+        if let Some(card) = card.filter(|c| !cards.contains(c)) {
+            cards.push(card);
+            devices.push(Box::new(move || f.open()) as Box<dyn FnOnce() -> _ + Send>);
+        }
+    }
+    let (again, loaded) = health::under_load(devices, || telemetry.ask(ANSWER));
+    for (number, card) in cards.into_iter().enumerate() {
+        let card = &mut told.cards[card];
+        let busy = again.as_ref().and_then(|t| t.cards.iter().find(|c| c.uid == card.uid));
+        match busy.filter(|_| loaded.contains(&number)) {
+            Some(busy) => {
+                card.link.generation = busy.link.generation;
+                card.link.width = busy.link.width;
+                card.link.under_load = true;
+            }
+            None => card.not_told.push(NotTold { what: "link".into(), why: "no copy could be run meanwhile".into() }),
+        }
+    }
+    for card in told.cards.iter_mut().filter(|c| !c.link.under_load) {
+        if !card.not_told.iter().any(|n| n.what == "link") {
+            let why = "only a link under load can be judged, and no API here opens the card";
+            card.not_told.push(NotTold { what: "link".into(), why: why.into() });
+        }
+    }
+    told
 }
 
 /// The card's id for `--device`, else its uid.
 fn id_of<'a>(infos: &'a [DeviceInfo], card: &'a Snapshot) -> &'a str {
-    infos.iter().find(|i| is_card(i, card)).map_or(card.uid.as_str(), |i| i.id.as_str())
+    infos.iter().find(|i| card.is_of(i)).map_or(card.uid.as_str(), |i| i.id.as_str())
 }

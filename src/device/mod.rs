@@ -13,6 +13,7 @@ pub mod icd;
 pub mod ledger;
 #[cfg(feature = "opencl")]
 pub mod opencl;
+pub mod platform;
 pub mod probe;
 pub mod quirks;
 pub mod sim;

@@ -8,6 +8,7 @@ use crate::base::{Absence, Backend, Code, DeviceClass, DeviceInfo, Env, Error, R
 use crate::kernel::Isa;
 
 use super::cpu::{CpuDevice, Pin};
+use super::platform::Platform;
 use super::{Device, sim};
 
 /// A device that was seen. Opening it may take long and happens only on demand.
@@ -41,6 +42,8 @@ pub struct Probe {
     pub found: Vec<Found>,
     /// What is not usable, and why.
     pub absent: Vec<Absence>,
+    /// OpenCL's platforms in the order in which devices are numbered; other backends have none.
+    pub platforms: Vec<Platform>,
 }
 
 /// What all backends found.
@@ -91,6 +94,7 @@ pub fn inventory_of(backends: &[Backend], env: &Env, cpu: CpuConfig) -> Result<I
 pub fn absent(backend: Backend, reason: &str, next: &str) -> Probe {
     Probe {
         found: Vec::new(),
+        platforms: Vec::new(),
         absent: vec![Absence { backend, what: backend.name().into(), reason: reason.into(), next: next.into() }],
     }
 }
@@ -123,6 +127,12 @@ pub(super) fn ending(folder: &Path, end: &str) -> std::io::Result<Vec<PathBuf>> 
 /// The text of a file, whatever its bytes are.
 pub(super) fn text_at(path: &Path) -> std::io::Result<String> {
     std::fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The same file's path without symbolic links, if it is there.
+#[cfg(feature = "opencl")]
+pub(super) fn real_path(path: &str) -> Option<String> {
+    std::fs::canonicalize(path).ok().map(|p| p.display().to_string())
 }
 
 /// A new folder for temporary files, removed when dropped.

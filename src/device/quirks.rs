@@ -249,10 +249,8 @@ mod tests {
     fn the_page_has_every_row() {
         let page = include_str!("../../docs/quirks.md");
         for r in &ROWS {
-            let row = format!(
-                "| `{}` | {} | {} | {} | {} | {} |\n",
-                r.code, r.kind, r.backend, r.what, r.answer, r.source
-            );
+            let row =
+                format!("| `{}` | {} | {} | {} | {} | {} |\n", r.code, r.kind, r.backend, r.what, r.answer, r.source);
             assert!(page.contains(&row), "docs/quirks.md lacks: {row}");
         }
         assert_eq!(page.lines().filter(|l| l.starts_with("| `")).count(), ROWS.len());

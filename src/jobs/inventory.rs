@@ -2,8 +2,7 @@
 //! it, and everything else is listed. The process that lists loads no driver.
 //!
 //! OpenCL's loader loads all drivers at once, so one bad driver takes the others with it. Then each driver is asked alone,
-//! and those that answered once more together: devices have the ids that they would have without the bad driver, in the order
-//! in which the loader lists them. A uid never depends on any of that.
+//! and those that answered once more together: devices have the ids and uids that they would have without the bad driver.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -18,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::base::text::printable;
 use crate::base::{Absence, Backend, Code, DeviceInfo, Env, Error, Result, os};
 use crate::device::icd::{self, Apart, Icd};
+use crate::device::platform::{self, Platform};
 use crate::device::probe::{self, CpuConfig};
 
 /// After this a driver counts as hung. A server with eight cards whose driver is not kept loaded takes more than ten seconds
@@ -40,12 +40,20 @@ pub struct Answer {
     pub devices: Vec<DeviceInfo>,
     /// What is not usable, and why.
     pub absent: Vec<Absence>,
+    /// OpenCL's platforms in the order in which their devices are numbered.
+    #[serde(default)]
+    pub platforms: Vec<Platform>,
 }
 
 impl Answer {
+    fn only_absent(absent: Vec<Absence>) -> Self {
+        Answer { absent, ..Answer::default() }
+    }
+
     fn add(&mut self, other: Answer) {
         self.devices.extend(other.devices);
         self.absent.extend(other.absent);
+        self.platforms.extend(other.platforms);
     }
 }
 
@@ -53,7 +61,8 @@ impl Answer {
 pub fn answer(backend: Backend) -> Result<String> {
     os::expendable();
     let probe = probe::ask(backend);
-    let answer = Answer { devices: probe.found.into_iter().map(|f| f.info).collect(), absent: probe.absent };
+    let devices = probe.found.into_iter().map(|f| f.info).collect();
+    let answer = Answer { devices, absent: probe.absent, platforms: probe.platforms };
     let text = serde_json::to_string(&answer)
         .map_err(|e| Error::new(Code::Internal, "an answer cannot be written").caused_by(e))?;
     // A line of its own, whatever a driver has written before.
@@ -66,11 +75,10 @@ pub fn answer(backend: Backend) -> Result<String> {
 pub fn ask(backends: &[Backend], env: &Env, cpu: CpuConfig, program: &Path) -> Result<Answer> {
     if env.disable_gpu {
         // No driver is asked at all.
-        let all = probe::inventory_of(backends, env, cpu)?;
-        return Ok(Answer { devices: all.found.into_iter().map(|f| f.info).collect(), absent: all.absent });
+        return Ok(of_inventory(probe::inventory_of(backends, env, cpu)?));
     }
     let host = probe::inventory_of(&[Backend::Cpu], env, cpu)?;
-    let mut all = Answer { devices: host.found.into_iter().map(|f| f.info).collect(), absent: host.absent };
+    let mut all = of_inventory(host);
     let asker = &Asker { program: program.to_path_buf(), limit: LIMIT };
     let asked = |b: &Backend| backends.contains(b) && !matches!(b, Backend::Cpu | Backend::Sim);
     let backends = Backend::ALL.into_iter().filter(asked);
@@ -79,11 +87,15 @@ pub fn ask(backends: &[Backend], env: &Env, cpu: CpuConfig, program: &Path) -> R
         for (backend, thread) in asked {
             all.add(thread.join().unwrap_or_else(|_| {
                 let died = Outcome::Unasked("its thread panicked".into());
-                Answer { devices: Vec::new(), absent: vec![died.of_backend(backend)] }
+                Answer::only_absent(vec![died.of_backend(backend)])
             }));
         }
     });
     Ok(all)
+}
+
+fn of_inventory(all: probe::Inventory) -> Answer {
+    Answer { devices: all.found.into_iter().map(|f| f.info).collect(), ..Answer::only_absent(all.absent) }
 }
 
 /// How asking went.
@@ -160,7 +172,7 @@ impl Asker {
         }
         match self.ask(backend, None, &AtomicBool::new(false)) {
             Outcome::Answered(answer) => answer,
-            other => Answer { devices: Vec::new(), absent: vec![other.of_backend(backend)] },
+            other => Answer::only_absent(vec![other.of_backend(backend)]),
         }
     }
 
@@ -184,8 +196,8 @@ impl Asker {
         match together {
             Outcome::Answered(answer) => answer,
             outcome => match icds {
-                [] => Answer { devices: Vec::new(), absent: vec![outcome.of_backend(Backend::Opencl)] },
-                [one] => Answer { devices: Vec::new(), absent: outcome.of_driver(one).into_iter().collect() },
+                [] => Answer::only_absent(vec![outcome.of_backend(Backend::Opencl)]),
+                [one] => Answer::only_absent(outcome.of_driver(one).into_iter().collect()),
                 several => self.sorted_out(&outcome, several, alone),
             },
         }
@@ -386,29 +398,67 @@ fn last_line(bytes: &[u8]) -> String {
     printable(&line).replace('\t', " ")
 }
 
-/// Answers of drivers that were asked alone, with ids that count over all of them. Unusable devices have one, too.
+/// Answers of drivers that were asked alone, numbered as if they had been asked together. Devices that cannot be used have
+/// an id, too.
 fn joined(answers: Vec<Answer>) -> Answer {
     let mut all = Answer::default();
-    let mut from = 0;
-    for mut answer in answers {
-        let mut next = from;
-        let mut renumber = |text: &str| -> Option<String> {
-            let rest = text.strip_prefix("opencl:")?;
-            let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
-            let number: usize = rest[..digits].parse().ok()?;
-            next = next.max(from + number + 1);
-            Some(format!("opencl:{}{}", from + number, &rest[digits..]))
-        };
-        for device in &mut answer.devices {
-            device.id = renumber(&device.id).unwrap_or_else(|| device.id.clone());
+    // Each platform with the answer that has it and the number of its first device there.
+    let mut from: Vec<(usize, usize)> = Vec::new();
+    for (i, answer) in answers.iter().enumerate() {
+        let mut first = 0;
+        for one in &answer.platforms {
+            if !all.platforms.iter().any(|known| platform::same_driver(known, one)) {
+                all.platforms.push(one.clone());
+                from.push((i, first));
+            }
+            first += one.devices.len();
         }
-        for row in &mut answer.absent {
-            row.what = renumber(&row.what).unwrap_or_else(|| row.what.clone());
-        }
-        from = next;
-        all.add(answer);
     }
+    let places = platform::places(&all.platforms);
+    // The new number and uid of a device; nothing if the platform is that of an earlier answer.
+    let place = |answer: usize, number: usize| {
+        places.iter().find_map(|place| {
+            let (of, first) = from[place.platform];
+            let index = number.checked_sub(first).filter(|_| of == answer)?;
+            place.uids.get(index).map(|uid| (place.first + index, uid.clone()))
+        })
+    };
+    let mut devices = Vec::new();
+    let mut numbered = Vec::new();
+    let mut others = Vec::new();
+    for (i, answer) in answers.into_iter().enumerate() {
+        for device in answer.devices {
+            let number = numbered_as(&device.id).map_or(0, |(number, _)| number);
+            if let Some((number, uid)) = place(i, number) {
+                devices.push((number, DeviceInfo { id: format!("opencl:{number}"), uid, ..device }));
+            }
+        }
+        for row in answer.absent {
+            let Some((old, name)) = numbered_as(&row.what) else {
+                // A platform without devices is nameless but for its row: not twice either.
+                if !others.contains(&row) {
+                    others.push(row);
+                }
+                continue;
+            };
+            if let Some((number, _)) = place(i, old) {
+                numbered.push((number, Absence { what: format!("opencl:{number}{name}"), ..row }));
+            }
+        }
+    }
+    devices.sort_by_key(|(number, _)| *number);
+    numbered.sort_by_key(|(number, _)| *number);
+    all.devices = devices.into_iter().map(|(_, device)| device).collect();
+    all.absent = numbered.into_iter().map(|(_, row)| row).chain(others).collect();
+    all.platforms = places.iter().map(|p| all.platforms[p.platform].clone()).collect();
     all
+}
+
+/// The number of `opencl:2 Some Card`, and what comes after it.
+fn numbered_as(text: &str) -> Option<(usize, &str)> {
+    let rest = text.strip_prefix("opencl:")?;
+    let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    Some((rest[..digits].parse().ok()?, &rest[digits..]))
 }
 
 #[cfg(test)]
@@ -444,16 +494,49 @@ mod tests {
         assert_eq!(last_line(&[b'x'; 5000]).len(), 200);
     }
 
+    fn platform(name: &str, devices: usize) -> Platform {
+        let seen = platform::Seen { name: "a card".into(), driver: "1".into(), hardware: None };
+        let file = Some(format!("/lib{name}.so"));
+        Platform { name: name.into(), devices: vec![seen; devices], file, ..Platform::default() }
+    }
+
+    /// Drivers that were asked alone have the ids and uids of a loader that asks all of them, whatever their order.
     #[test]
-    fn ids_count_over_drivers_that_were_asked_alone() {
-        let first = Answer { devices: vec![device("opencl:0")], absent: vec![row("opencl:1 Old"), row("/a.icd")] };
-        let none = Answer { devices: vec![], absent: vec![row("/b.icd")] };
-        let last = Answer { devices: vec![device("opencl:0"), device("opencl:1")], absent: vec![] };
-        let all = joined(vec![first, none, last]);
-        let ids: Vec<_> = all.devices.iter().map(|d| d.id.as_str()).collect();
-        assert_eq!(ids, ["opencl:0", "opencl:2", "opencl:3"]);
-        let rows: Vec<_> = all.absent.iter().map(|a| a.what.as_str()).collect();
-        assert_eq!(rows, ["opencl:1 Old", "/a.icd", "/b.icd"]);
+    fn drivers_that_were_asked_alone_are_numbered_as_together() {
+        let two = Answer {
+            devices: vec![device("opencl:0")],
+            absent: vec![row("opencl:1 Old"), row("/b.icd")],
+            platforms: vec![platform("B", 2)],
+        };
+        let none = Answer::only_absent(vec![row("/a.icd")]);
+        let first = Answer { devices: vec![device("opencl:0")], absent: vec![], platforms: vec![platform("A", 1)] };
+        let last = Answer {
+            devices: vec![device("opencl:0"), device("opencl:2")],
+            absent: vec![row("opencl:1 Old"), row("opencl:3 Old")],
+            platforms: vec![platform("B", 1), platform("C", 3)],
+        };
+        for answers in
+            [[&two, &none, &first, &last, &two], [&last, &first, &two, &two, &none], [&none, &two, &last, &two, &first]]
+        {
+            // The last answer has a platform of B's name from another file.
+            let mut answers = answers.map(Clone::clone);
+            for answer in &mut answers {
+                if let [b, _] = &mut answer.platforms[..] {
+                    b.file = Some("/copy/libB.so".into());
+                }
+            }
+            let all = joined(answers.to_vec());
+            let ids: Vec<_> = all.devices.iter().map(|d| format!("{} {}", d.id, d.uid)).collect();
+            assert_eq!(
+                ids,
+                ["opencl:0 opencl/a/0", "opencl:1 opencl/b/1/0", "opencl:2 opencl/b/1/2/0", "opencl:5 opencl/c/1"]
+            );
+            let mut rows: Vec<_> = all.absent.iter().map(|a| a.what.as_str()).collect();
+            rows[3..].sort_unstable();
+            assert_eq!(rows, ["opencl:3 Old", "opencl:4 Old", "opencl:6 Old", "/a.icd", "/b.icd"]);
+            let names: Vec<_> = all.platforms.iter().map(|p| p.name.as_str()).collect();
+            assert_eq!(names, ["A", "B", "B", "C"]);
+        }
     }
 
     /// Programs in place of gpuctl: each way in which a process can fail to answer.
@@ -471,7 +554,7 @@ mod tests {
             assert!(written.success());
             Asker { program, limit: Duration::from_millis(limit) }.ask(Backend::Cuda, None, &never)
         };
-        let line = serde_json::to_string(&Answer { devices: vec![], absent: vec![row("x")] }).unwrap();
+        let line = serde_json::to_string(&Answer::only_absent(vec![row("x")])).unwrap();
         let Outcome::Answered(answer) = ask(&format!("echo chatter; echo '{line}'; kill -9 $$"), 60_000) else {
             panic!("an answer counts whatever comes after it");
         };

@@ -357,5 +357,9 @@ pub fn host(h: &Host) -> String {
     let virtualised = s.virtualised.map_or_else(unknown, |v| if v { "yes" } else { "no" }.into());
     line("virtualised", virtualised);
     line("container", s.container.clone().unwrap_or_else(unknown));
+    line("instructions", if s.instruction_sets.is_empty() { unknown() } else { s.instruction_sets.join(" ") });
+    for (name, value) in &s.hiding {
+        line("hides devices", format!("{name}={value}"));
+    }
     out
 }

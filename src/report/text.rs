@@ -4,6 +4,7 @@ use comfy_table::{Cell, ContentArrangement, Table, presets};
 
 use crate::base::record::{BenchRecord, CalibrateRecord, ChangeRecord, StressRecord, ThresholdRecord};
 use crate::base::regret::RegretRecord;
+use crate::base::telemetry::{Range, Watched};
 use crate::base::units;
 
 use super::rows::{BENCH_COLUMNS, COLUMNS, bench_cells};
@@ -205,6 +206,25 @@ pub fn threshold_changes(records: &[ThresholdRecord], width: Option<u16>) -> (Op
     ((!differ.is_empty()).then(|| t.to_string()), counts.join(", "))
 }
 
+/// What a card told while a job ran; nothing where it told nothing, which is said once per device.
+fn told(w: &Watched) -> String {
+    let span = |r: Option<Range>, unit: &str| r.map(|r| format!("{:.0} to {:.0} {unit}", r.least, r.most));
+    let mut parts: Vec<String> = [
+        span(w.temperature_c, "C"),
+        span(w.power_w, "W"),
+        span(w.clock_mhz, "MHz"),
+        w.memory_used.map(|r| format!("memory {} to {}", units::bytes(r.first as u64), units::bytes(r.last as u64))),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    let lowered: Vec<&str> = w.throttle.iter().map(String::as_str).filter(|word| *word != "gpu-idle").collect();
+    if !lowered.is_empty() {
+        parts.push(format!("clocks lowered: {}", lowered.join(" ")));
+    }
+    if parts.is_empty() { String::new() } else { format!("; card: {}", parts.join(", ")) }
+}
+
 /// One finished scenario.
 pub fn stress_row(r: &StressRecord) -> String {
     let mut line = format!(
@@ -221,6 +241,7 @@ pub fn stress_row(r: &StressRecord) -> String {
     if !r.reason.is_empty() {
         line.push_str(&format!("; {}", r.reason));
     }
+    line.push_str(&told(&r.telemetry));
     if r.verdict != "pass" {
         line.push_str(&format!("  rerun: {}", r.rerun));
     }

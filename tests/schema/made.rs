@@ -8,7 +8,7 @@ use gpuctl::base::record::{
 };
 use gpuctl::base::regret::{RegretDense, RegretPolicy, RegretRecord, RegretShape};
 use gpuctl::base::system::{Cache, System};
-use gpuctl::base::telemetry::{GpuProcess, Link, NotTold, Snapshot};
+use gpuctl::base::telemetry::{GpuProcess, Link, NotTold, Range, Snapshot, Watched};
 use gpuctl::base::topology::{NumaNode, Pair, Place, Topology};
 use gpuctl::base::{
     Attr, Attrs, Backend, DType, DeviceClass, DeviceInfo, Feature, Fill, Lang, Library, Status, Subject, Theoretical,
@@ -300,6 +300,25 @@ pub(crate) fn calibrate(verdict: &str) -> CalibrateRecord {
     }
 }
 
+pub(crate) fn watched() -> Watched {
+    let range = Some(Range { first: 1.0, last: 3.0, least: 0.5, most: 4.0 });
+    Watched {
+        source: "nvml".into(),
+        reason: String::new(),
+        asked: 4,
+        answered: 3,
+        temperature_c: range,
+        power_w: range,
+        clock_mhz: range,
+        memory_used: range,
+        corrected: range,
+        uncorrected: range,
+        throttle: vec!["sw-power-cap".into()],
+        lost: false,
+        reset_required: false,
+    }
+}
+
 pub(crate) fn stress(verdict: &str, bytes_checked: u64) -> StressRecord {
     StressRecord {
         scenario: "soak".into(),
@@ -319,6 +338,7 @@ pub(crate) fn stress(verdict: &str, bytes_checked: u64) -> StressRecord {
         counters: [("cases".to_string(), 4)].into(),
         findings: vec!["a finding".into()],
         not_tested: vec!["f64: the device has none".into()],
+        telemetry: if verdict == "pass" { watched() } else { Watched::none("a software device") },
         series: vec![StressSample { t: 1.0, rss_bytes: Some(1), ..StressSample::default() }],
         rerun: "gpuctl stress --scenario soak".into(),
     }
@@ -463,6 +483,8 @@ pub(crate) fn trial(fitness: &str) -> TrialRecord {
 pub(crate) fn system() -> System {
     System {
         quota: Some(1.5),
+        instruction_sets: vec!["avx2".into()],
+        hiding: vec![("CUDA_VISIBLE_DEVICES".into(), String::new())],
         caches: vec![Cache { level: 2, kind: "Unified".into(), bytes: 2 << 20, shared_by: 1 }],
         ..System::default()
     }

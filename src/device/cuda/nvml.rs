@@ -10,8 +10,9 @@ use nvml_wrapper::{Device, Nvml};
 use crate::base::telemetry::{GpuProcess, MemoryErrors, NotTold, Snapshot};
 use crate::device::telemetry::{Source, Told, pci_address};
 
-/// NVIDIA's cards.
-pub(in crate::device) struct Nvidia;
+/// NVIDIA's cards, by a library that stays open.
+#[derive(Default)]
+pub(in crate::device) struct Nvidia(Option<Nvml>);
 
 /// Drivers install the first name; the second is that of developers' packages.
 const LIBRARIES: [&str; 2] = ["libnvidia-ml.so.1", "libnvidia-ml.so"];
@@ -28,11 +29,12 @@ fn open() -> Result<Nvml, NvmlError> {
 }
 
 impl Source for Nvidia {
-    fn ask(&self, told: &mut Told) {
+    fn ask(&mut self, told: &mut Told) {
         told.host.module = crate::device::probe::text_of("/sys/module/nvidia/version").map(|v| v.trim().to_string());
         let silent = |why: String| NotTold { what: "NVIDIA's cards".into(), why };
-        let nvml = match open() {
-            Ok(nvml) => nvml,
+        let opened = self.0.take().map_or_else(open, Ok);
+        let nvml = match opened {
+            Ok(nvml) => self.0.insert(nvml),
             Err(NvmlError::LibRmVersionMismatch) => {
                 told.host.mismatch = true;
                 return told.host.not_told.push(silent("the library does not fit the kernel's module".into()));

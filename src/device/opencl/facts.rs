@@ -39,7 +39,7 @@ pub(super) fn facts(device: Raw, extensions: &[&str], dtypes: &[DType]) -> Facts
 }
 
 /// 32 hexadecimal digits. Drivers without a real one report zeros, and those of a processor one for all of its devices.
-fn uuid(device: Raw, extensions: &[&str]) -> Option<String> {
+pub(super) fn uuid(device: Raw, extensions: &[&str]) -> Option<String> {
     let cpu = sys::device_number(device, CL_DEVICE_TYPE).unwrap_or(0) & CL_DEVICE_TYPE_CPU != 0;
     if cpu || !extensions.contains(&"cl_khr_device_uuid") {
         return None;
@@ -49,7 +49,8 @@ fn uuid(device: Raw, extensions: &[&str]) -> Option<String> {
     real.then(|| bytes.iter().map(|b| format!("{b:02x}")).collect())
 }
 
-fn pci(device: Raw, extensions: &[&str]) -> Option<String> {
+/// Its address on PCI.
+pub(super) fn pci(device: Raw, extensions: &[&str]) -> Option<String> {
     let number = |what| sys::device_number(device, what);
     if extensions.contains(&"cl_khr_pci_bus_info")
         && let Some(bytes) = sys::device_bytes(device, CL_DEVICE_PCI_BUS_INFO_KHR)

@@ -6,18 +6,18 @@ use opencl3::device::{
     CL_DEVICE_ADDRESS_BITS, CL_DEVICE_AVAILABLE, CL_DEVICE_COMPILER_AVAILABLE, CL_DEVICE_DOUBLE_FP_CONFIG,
     CL_DEVICE_ENDIAN_LITTLE, CL_DEVICE_EXTENSIONS, CL_DEVICE_GLOBAL_MEM_CACHE_SIZE, CL_DEVICE_GLOBAL_MEM_SIZE,
     CL_DEVICE_HOST_UNIFIED_MEMORY, CL_DEVICE_LOCAL_MEM_SIZE, CL_DEVICE_MAX_COMPUTE_UNITS, CL_DEVICE_MAX_MEM_ALLOC_SIZE,
-    CL_DEVICE_MAX_WORK_GROUP_SIZE, CL_DEVICE_NAME, CL_DEVICE_OPENCL_C_VERSION, CL_DEVICE_PCI_BUS_INFO_KHR,
+    CL_DEVICE_MAX_NUM_SUB_GROUPS, CL_DEVICE_MAX_WORK_GROUP_SIZE, CL_DEVICE_NAME, CL_DEVICE_OPENCL_C_VERSION,
     CL_DEVICE_PROFILE, CL_DEVICE_SINGLE_FP_CONFIG, CL_DEVICE_TYPE, CL_DEVICE_TYPE_ALL, CL_DEVICE_TYPE_CPU,
-    CL_DEVICE_TYPE_CUSTOM, CL_DEVICE_UUID_KHR, CL_DEVICE_VENDOR, CL_DEVICE_VERSION, CL_DRIVER_VERSION, CL_FP_DENORM,
-    get_device_ids,
+    CL_DEVICE_TYPE_CUSTOM, CL_DEVICE_VENDOR, CL_DEVICE_VERSION, CL_DRIVER_VERSION, CL_FP_DENORM, get_device_ids,
 };
-use opencl3::platform::platform::{CL_PLATFORM_NAME, get_platform_ids};
+use opencl3::platform::platform::{CL_PLATFORM_NAME, CL_PLATFORM_VENDOR, CL_PLATFORM_VERSION, get_platform_ids};
 
 use crate::base::{Absence, Backend, Code, DType, DeviceClass, DeviceInfo, Feature, Lang};
+use crate::device::platform::{self, Platform, Seen};
 use crate::device::{Found, Probe, icd, quirks};
 
 use super::drivers;
-use super::facts::facts;
+use super::facts::{self, facts};
 use super::sys::{self, NO_PLATFORM, NOT_LOADED, Raw};
 use super::{ClId, OpenclDevice};
 
@@ -54,8 +54,8 @@ pub fn probe() -> Probe {
     };
     // Only after the loader, which has now loaded every driver that can be loaded and says nothing of the others.
     let listing = icd::listing();
-    let left_out = drivers::absences(&listing.icds);
-    if platforms.is_empty() && left_out.is_empty() {
+    let looked = drivers::look(&listing.icds);
+    if platforms.is_empty() && looked.absent.is_empty() {
         let where_to = if listing.icds.is_empty() { "in" } else { "that gives it a platform in" };
         let reason = format!(
             "{}: the loader libOpenCL is there but found no driver (ICD) {where_to} {}",
@@ -64,36 +64,39 @@ pub fn probe() -> Probe {
         );
         probe.absent.push(absence("opencl", reason, INSTALL_DRIVER));
     }
+    let asked: Vec<_> = platforms.into_iter().map(|p| (p, get_device_ids(p, CL_DEVICE_TYPE_ALL))).collect();
+    let handles: Vec<_> = asked.iter().map(|(p, devices)| (*p, devices.clone().unwrap_or_default())).collect();
+    let first = platform::once(&handles);
+    let asked: Vec<_> = asked.into_iter().zip(first).filter_map(|(one, first)| first.then_some(one)).collect();
+    let texts: Vec<Platform> = asked.iter().map(|(p, devices)| text_of(*p, devices, looked.file_of(*p))).collect();
     // Ids count over all platforms, unusable devices included, so that a repaired driver does not renumber the others.
-    let mut next_id = 0;
-    for platform in platforms {
-        let name = sys::platform_text(platform, CL_PLATFORM_NAME);
-        let devices = match get_device_ids(platform, CL_DEVICE_TYPE_ALL) {
+    for place in platform::places(&texts) {
+        let name = &texts[place.platform].name;
+        let devices = match &asked[place.platform].1 {
             Ok(devices) => devices,
             Err(status) => {
-                let e = sys::error("clGetDeviceIDs", status, Code::NoDevice);
-                probe.absent.push(absence(&name, format!("{}: {}", e.code().name(), e.detail()), INSTALL_DRIVER));
+                let e = sys::error("clGetDeviceIDs", *status, Code::NoDevice);
+                probe.absent.push(absence(name, format!("{}: {}", e.code().name(), e.detail()), INSTALL_DRIVER));
                 continue;
             }
         };
         if devices.is_empty() {
             let reason = format!("{}: the platform has no device", Code::NoDevice.name());
             probe.absent.push(absence(
-                &name,
+                name,
                 reason,
                 "check that the GPU is visible (lspci), that /dev nodes may be opened, and that containers get the device",
             ));
         }
-        for (index, device) in devices.into_iter().enumerate() {
-            let id = format!("opencl:{next_id}");
-            next_id += 1;
+        for (index, (device, uid)) in devices.iter().copied().zip(place.uids).enumerate() {
+            let id = format!("opencl:{}", place.first + index);
             match unusable(device) {
                 Some((reason, next)) => {
                     let what = format!("{id} {}", sys::device_text(device, CL_DEVICE_NAME));
                     probe.absent.push(absence(&what, reason, next));
                 }
                 None => {
-                    let mut info = describe(device, id, &name, index);
+                    let mut info = describe(device, id, uid, name);
                     info.facts.quirks = quirks::of(&info);
                     let (ids, opened) = (ClId(device), info.clone());
                     probe.found.push(Found::new(info, move || {
@@ -102,9 +105,28 @@ pub fn probe() -> Probe {
                 }
             }
         }
+        probe.platforms.push(texts[place.platform].clone());
     }
-    probe.absent.extend(left_out);
+    probe.absent.extend(looked.absent);
     probe
+}
+
+/// What a platform and its devices say of themselves.
+fn text_of(platform: Raw, devices: &Result<Vec<Raw>, i32>, file: Option<String>) -> Platform {
+    let seen = |device: &Raw| Seen {
+        name: sys::device_text(*device, CL_DEVICE_NAME),
+        driver: sys::device_text(*device, CL_DRIVER_VERSION),
+        hardware: hardware(*device),
+    };
+    let processor = |device: &Raw| sys::device_number(*device, CL_DEVICE_TYPE).unwrap_or(0) & CL_DEVICE_TYPE_CPU != 0;
+    Platform {
+        software: devices.iter().flatten().all(processor),
+        name: sys::platform_text(platform, CL_PLATFORM_NAME),
+        vendor: sys::platform_text(platform, CL_PLATFORM_VENDOR),
+        version: sys::platform_text(platform, CL_PLATFORM_VERSION),
+        devices: devices.iter().flatten().map(seen).collect(),
+        file,
+    }
 }
 
 /// The first thing that rules a device out, and what to do about it.
@@ -150,35 +172,15 @@ fn words(text: &str, words: usize) -> String {
     text.split_whitespace().take(words).collect::<Vec<_>>().join(" ")
 }
 
-/// Lower case, everything but letters and digits as one dash.
-fn slug(text: &str) -> String {
-    let dashed: String =
-        text.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' }).collect();
-    dashed.split('-').filter(|s| !s.is_empty()).collect::<Vec<_>>().join("-")
+/// The identity that the hardware itself has, if it has one.
+fn hardware(device: Raw) -> Option<String> {
+    let extensions = sys::device_text(device, CL_DEVICE_EXTENSIONS);
+    let extensions: Vec<&str> = extensions.split_whitespace().collect();
+    let address = facts::pci(device, &extensions).map(|pci| format!("pci/{pci}"));
+    address.or_else(|| Some(format!("uuid/{}", facts::uuid(device, &extensions)?)))
 }
 
-/// Identity that survives reordering. The prefix keeps a card's OpenCL device apart from the same card's CUDA device:
-/// thresholds of one do not hold for the other.
-fn uid(device: Raw, extensions: &[&str], platform: &str, index: usize) -> String {
-    if extensions.contains(&"cl_khr_pci_bus_info")
-        && let Some(bytes) = sys::device_bytes(device, CL_DEVICE_PCI_BUS_INFO_KHR)
-        && let [domain, bus, dev, function] = bytemuck::pod_collect_to_vec::<u8, u32>(&bytes)[..]
-    {
-        return format!("opencl/pci/{domain:04x}:{bus:02x}:{dev:02x}.{function}");
-    }
-    if extensions.contains(&"cl_khr_device_uuid")
-        && let Some(bytes) = sys::device_bytes(device, CL_DEVICE_UUID_KHR)
-        // Drivers without a real one report zeros, or one UUID for several devices of a processor.
-        && bytes.iter().any(|b| *b != 0)
-        && sys::device_number(device, CL_DEVICE_TYPE).unwrap_or(0) & CL_DEVICE_TYPE_CPU == 0
-    {
-        let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
-        return format!("opencl/uuid/{hex}");
-    }
-    format!("opencl/{}/{index}", slug(platform))
-}
-
-fn describe(device: Raw, id: String, platform: &str, index: usize) -> DeviceInfo {
+fn describe(device: Raw, id: String, uid: String, platform: &str) -> DeviceInfo {
     let number = |what| sys::device_number(device, what);
     let extensions = sys::device_text(device, CL_DEVICE_EXTENSIONS);
     let extensions: Vec<&str> = extensions.split_whitespace().collect();
@@ -198,7 +200,8 @@ fn describe(device: Raw, id: String, platform: &str, index: usize) -> DeviceInfo
         dtypes.retain(|d| *d != DType::F64);
         notes.push("no f64: the device has no double precision (no cl_khr_fp64)".into());
     }
-    if extensions.contains(&"cl_khr_subgroups") {
+    // From OpenCL 3.0 on a number says so; Intel's driver for processors has subgroups without the extension's name.
+    if number(CL_DEVICE_MAX_NUM_SUB_GROUPS).unwrap_or(0) > 0 || extensions.contains(&"cl_khr_subgroups") {
         features.push(Feature::Subgroups);
     }
     if number(CL_DEVICE_SINGLE_FP_CONFIG).unwrap_or(0) & CL_FP_DENORM == 0 {
@@ -211,7 +214,7 @@ fn describe(device: Raw, id: String, platform: &str, index: usize) -> DeviceInfo
     let max_group = number(CL_DEVICE_MAX_WORK_GROUP_SIZE).unwrap_or(1).clamp(1, u64::from(u32::MAX));
     let max_alloc = number(CL_DEVICE_MAX_MEM_ALLOC_SIZE).unwrap_or(128 << 20);
     DeviceInfo {
-        uid: uid(device, &extensions, platform, index),
+        uid,
         id,
         name: sys::device_text(device, CL_DEVICE_NAME),
         vendor: sys::device_text(device, CL_DEVICE_VENDOR),
@@ -254,8 +257,6 @@ mod tests {
         assert_eq!(version_of("OpenCL 3.0 PoCL HSTR: x"), Some((3, 0)));
         assert_eq!(version_of("OpenCL 1.1"), Some((1, 1)));
         assert_eq!(version_of("Vulkan 1.3"), None);
-        assert_eq!(slug("Portable Computing Language"), "portable-computing-language");
-        assert_eq!(slug("Intel(R) OpenCL"), "intel-r-opencl");
         assert_eq!(words("OpenCL C 1.2 PoCL", 3), "OpenCL C 1.2");
     }
 
@@ -268,6 +269,8 @@ mod tests {
         uids.sort_unstable();
         uids.dedup();
         assert_eq!(uids.len(), p.found.len(), "{uids:?}");
+        let files: Vec<_> = p.platforms.iter().map(|platform| &platform.file).collect();
+        assert!(!cfg!(target_os = "linux") || files.iter().all(|f| f.is_some()), "{files:?}");
         for f in &p.found {
             assert!(!f.info.uid.contains([',', ' ']), "--device splits at commas: {}", f.info.uid);
             let has_f64 = f.info.dtypes.contains(&DType::F64);

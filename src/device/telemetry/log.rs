@@ -9,7 +9,7 @@ use super::{Source, Told};
 pub(super) struct Kernel;
 
 impl Source for Kernel {
-    fn ask(&self, told: &mut Told) {
+    fn ask(&mut self, told: &mut Told) {
         match os::kernel_log() {
             Ok(text) => told.host.events = Some(parse(&text)),
             Err(why) => told.host.not_told.push(NotTold { what: "kernel log".into(), why }),

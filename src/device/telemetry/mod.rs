@@ -1,17 +1,20 @@
 //! Asking cards for what they tell of themselves: NVML for NVIDIA's, Linux's sysfs for all. Where neither speaks, nothing is
-//! known but what the ledger counts, and that is said.
+//! known but what the ledger counts, and that is said. Jobs ask through [`Telemetry`], which never waits for long, or have a
+//! device's card watched by [`Watch`].
 
+mod asker;
 mod log;
 mod pci;
 mod sysfs;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 #[cfg(not(feature = "cuda"))]
 use crate::base::telemetry::NotTold;
 use crate::base::telemetry::{FreeSpace, HostSnapshot, Snapshot};
 use crate::base::topology::{NumaNode, PciCard};
 
+pub use asker::{ANSWER, Telemetry, Watch, card_of, cardless};
 pub use log::parse as parse_log;
 pub(crate) use pci::vendor;
 
@@ -43,14 +46,43 @@ impl Machine {
 /// A way to ask.
 pub trait Source {
     /// Asks once; adds cards, or facts to cards that are there.
-    fn ask(&self, told: &mut Told);
+    fn ask(&mut self, told: &mut Told);
+}
+
+impl Telemetry {
+    /// All sources of this system. `folders` are what is written to and where: their free space is told.
+    pub fn system(folders: Vec<(&'static str, PathBuf)>) -> Self {
+        Telemetry::new(move || {
+            let folders: Vec<(&str, &Path)> = folders.iter().map(|(of, folder)| (*of, folder.as_path())).collect();
+            ask(&folders)
+        })
+    }
+
+    /// This system's cards alone, without their processes: libraries stay open, so that asking often costs little.
+    pub fn cards() -> Self {
+        #[cfg(feature = "cuda")]
+        let mut nvidia = super::cuda::nvml::Nvidia::default();
+        let mut sysfs = sysfs::Sysfs::system().without_processes();
+        Telemetry::new(move || {
+            let mut told = Told::default();
+            #[cfg(feature = "cuda")]
+            nvidia.ask(&mut told);
+            sysfs.ask(&mut told);
+            told
+        })
+    }
+
+    /// A tree that looks like `/` ([`ask_tree`]).
+    pub fn tree(root: PathBuf) -> Self {
+        Telemetry::new(move || ask_tree(&root))
+    }
 }
 
 /// Asks all sources of this system. `folders` are what is written to and where: their free space is told.
 pub fn ask(folders: &[(&str, &Path)]) -> Told {
     let mut told = Told::default();
     #[cfg(feature = "cuda")]
-    super::cuda::nvml::Nvidia.ask(&mut told);
+    super::cuda::nvml::Nvidia::default().ask(&mut told);
     #[cfg(not(feature = "cuda"))]
     told.host
         .not_told

@@ -11,6 +11,8 @@ use super::{Source, Told, card};
 /// Files of a tree.
 pub(super) struct Sysfs {
     root: PathBuf,
+    /// Whether processes are looked into.
+    processes: bool,
 }
 
 impl Sysfs {
@@ -18,7 +20,11 @@ impl Sysfs {
         Self::at(Path::new("/"))
     }
     pub(super) fn at(root: &Path) -> Self {
-        Sysfs { root: root.into() }
+        Sysfs { root: root.into(), processes: true }
+    }
+    /// The same without looking into every process.
+    pub(super) fn without_processes(self) -> Self {
+        Sysfs { processes: false, ..self }
     }
 }
 
@@ -60,7 +66,7 @@ fn ras(device: &Path, word: &str) -> Option<u64> {
 }
 
 impl Source for Sysfs {
-    fn ask(&self, told: &mut Told) {
+    fn ask(&mut self, told: &mut Told) {
         let class = self.root.join("sys/class/drm");
         for name in names(&class) {
             // `card0` is a card, `card0-DP-1` one of its sockets.
@@ -79,7 +85,7 @@ impl Source for Sysfs {
                 let id = value("PCI_ID=").unwrap_or_default();
                 card.name = text(&device.join("product_name")).unwrap_or(format!("GPU {id}"));
                 readings(&device, card);
-                card.processes = self.processes(&pci);
+                card.processes = self.processes.then(|| self.processes(&pci)).flatten();
             }
             card.numa_node = number(&device.join("numa_node"));
             let (own, slot) = (link(&device, "max"), slot(&device));

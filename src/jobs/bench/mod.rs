@@ -5,6 +5,7 @@
 //! point in several fresh processes ([`processes`]), since one says little about the next.
 
 pub mod baseline;
+mod clocks;
 mod point;
 pub mod processes;
 

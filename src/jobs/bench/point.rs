@@ -13,6 +13,7 @@ use crate::base::{
 };
 use crate::device::Device;
 use crate::device::probe::Rig;
+use crate::device::telemetry::Told;
 use crate::engine::{Prepared, Runner};
 use crate::jobs::ceilings::judge;
 use crate::jobs::gross;
@@ -20,6 +21,7 @@ use crate::measure::reference::Reference;
 use crate::measure::{Cache, OpSubject, Residency, Series, StopRule, Subject, Sweep, phases, sample, stop};
 use crate::op::{OpDesc, case};
 
+use super::clocks::{self, Clocks};
 use super::{BenchConfig, judged};
 
 /// A row with what a document leaves out.
@@ -59,6 +61,7 @@ pub(super) struct Bench<'a> {
     known: HashMap<(String, &'static str, DType, Residency), (f64, Cost)>,
     /// Tells the machine's own speed. A simulated one's is not this machine's.
     reference: Option<Reference>,
+    clocks: Clocks,
 }
 
 /// One device at a point, between preparation and row.
@@ -148,11 +151,13 @@ impl<'a> Bench<'a> {
             known: HashMap::new(),
             reference: (!rig.cpu.clock().is_virtual())
                 .then(|| Reference::new(rig.cpu.info().compute_units.try_into().unwrap_or(1))),
+            clocks: Clocks::new(),
         }
     }
 
     /// Measures one point on all devices, interleaved, and the machine's own speed before and after.
     pub(super) fn point(&mut self, point: &Point, cancel: &Cancel) -> Result<Vec<Measured>> {
+        let clocks = self.look();
         let before = self.reference.as_mut().map(Reference::read);
         let mut rows = self.interleaved(point, cancel)?;
         let after = self.reference.as_mut().map(Reference::read);
@@ -163,7 +168,16 @@ impl<'a> Bench<'a> {
                 m.drift = before.drifted(after).then(|| before.change(after));
             }
         }
+        let told: Vec<_> = clocks.into_iter().chain(self.look()).collect();
+        for m in rows.iter_mut().filter(|m| m.row.subject.status == Status::Ok) {
+            let info = self.devices.iter().map(|r| r.device().info()).find(|i| i.id == m.row.subject.device);
+            m.row.subject.flags.extend(info.and_then(|info| clocks::flag(&told, info)));
+        }
         Ok(rows)
+    }
+
+    fn look(&mut self) -> Option<Told> {
+        self.clocks.look(self.devices.iter().map(|r| r.device().info()))
     }
 
     /// True for rows whose work the host's processor does.

@@ -10,6 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use crate::base::record::{Host, StressRecord, StressSample};
+use crate::base::telemetry::Watched;
 use crate::base::{Code, Error, Result};
 
 /// One line of a journal.
@@ -49,6 +50,9 @@ pub enum Entry {
         mismatches: u64,
         /// The last sample.
         sample: StressSample,
+        /// What the card told so far.
+        #[serde(default)]
+        telemetry: Box<Watched>,
     },
     /// A finished phase.
     Phase {

@@ -41,6 +41,8 @@ pub struct StressConfig {
     /// Seconds without any sign of progress after which a worker counts as hung; `None` means the length of a phase,
     /// at least 10 and at most 60.
     pub heartbeat: Option<f64>,
+    /// A tree that looks like `/` from which cards' telemetry is read; `None`: this system's sources.
+    pub tree: Option<PathBuf>,
     /// The command line, for the journal.
     pub command: Vec<String>,
 }
@@ -56,6 +58,7 @@ impl Default for StressConfig {
             inject: None,
             fail_early: false,
             heartbeat: None,
+            tree: None,
             command: Vec::new(),
         }
     }

@@ -1,4 +1,5 @@
-//! The parent: starts workers, plans the phases, keeps the journal, collects the verdicts. It touches no driver.
+//! The parent: starts workers, plans the phases, keeps the journal, collects the verdicts. It runs nothing on a device; cards'
+//! telemetry is asked for in a thread that nobody waits for.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
@@ -8,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::base::rng::fnv1a64;
 use crate::base::{Absence, Cancel, Code, DeviceInfo, Error, Record, Result, Sink, os, record};
+use crate::device::telemetry::Telemetry;
 
 use super::journal::{Entry, Journal, utc_now};
 use super::scenario::Scenario;
@@ -188,6 +190,7 @@ pub fn run(cfg: &StressConfig, spawn: &dyn Spawn, sink: &mut dyn Sink, cancel: &
         absent,
         journal: journal.path().map(PathBuf::from),
     };
+    let mut telemetry = cfg.tree.clone().map_or_else(Telemetry::cards, Telemetry::tree);
     let start = Instant::now();
     let mut worst: Option<Verdict> = None;
     let mut early = false;
@@ -207,7 +210,11 @@ pub fn run(cfg: &StressConfig, spawn: &dyn Spawn, sink: &mut dyn Sink, cancel: &
                 seed: fnv1a64(format!("{}@{}", scenario.name, device.id).as_bytes()),
                 start,
             };
-            let (verdict, record) = phase(&job, spawn, sink, cancel, &mut journal);
+            let (verdict, record) = phase(&job, spawn, sink, cancel, &mut journal, &mut telemetry);
+            let first = !summary.records.iter().any(|r| r.device == device.id);
+            if first && record.telemetry.source == "none" {
+                sink.note(&format!("{}: telemetry: none ({})", device.id, record.telemetry.reason));
+            }
             sink.record(&Record::Stress(Box::new(record.clone())));
             let entry = Entry::Phase { utc: utc_now(), record: Box::new(record.clone()) };
             if let Some(e) = journal.append(&entry) {

@@ -15,7 +15,7 @@ pub enum Verdict {
     Inconclusive,
     /// Throughput fell.
     Degradation,
-    /// Operations returned errors.
+    /// Operations returned errors, or the card told of one.
     Error,
     /// Something is allocated and never given back.
     Leak,
@@ -116,6 +116,8 @@ pub struct Evidence {
     pub crash: Option<String>,
     /// What stopped answering, with its last operation.
     pub hang: Option<String>,
+    /// What the card told that makes its work untrustworthy.
+    pub card: Option<String>,
     /// True if the user stopped the phase.
     pub interrupted: bool,
     /// The ledger before the first and after the last operation; `None` if the worker did not get there.
@@ -136,6 +138,9 @@ pub fn judge(e: &Evidence, limits: &Limits) -> (Verdict, String) {
     }
     if let Some(what) = leaked(e, limits) {
         return (Verdict::Leak, what);
+    }
+    if let Some(what) = &e.card {
+        return (Verdict::Error, what.clone());
     }
     if e.errors > 0 {
         return (Verdict::Error, format!("failed operations: {}; first: {first}", e.errors));

@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 use crate::base::record::{StressRecord, StressSample};
 use crate::base::{Cancel, DeviceInfo, Progress, Sink, units};
 
+use crate::device::telemetry::{Telemetry, Watch};
+
 use super::StressConfig;
 use super::journal::{Entry, Journal, utc_now};
 use super::scenario::{Counts, Scenario};
@@ -69,7 +71,9 @@ enum End {
 
 /// What the workers of a phase said, all together.
 #[derive(Default)]
-struct Told {
+struct Told<'t> {
+    /// The device's card, asked from here: a worker's threads may be stuck in a driver.
+    card: Option<Watch<'t>>,
     /// Counts of workers that are gone.
     before: Counts,
     /// Counts of the present one.
@@ -85,7 +89,7 @@ struct Told {
     doing: String,
 }
 
-impl Told {
+impl Told<'_> {
     fn counts(&self) -> Counts {
         let (a, b) = (self.before, self.now);
         Counts {
@@ -145,10 +149,11 @@ pub(super) fn phase(
     sink: &mut dyn Sink,
     cancel: &Cancel,
     journal: &mut Journal,
+    telemetry: &mut Telemetry,
 ) -> (Verdict, StressRecord) {
     let heartbeat = job.cfg.heartbeat.unwrap_or_else(|| job.seconds.clamp(10.0, 60.0));
     let start = Instant::now();
-    let mut told = Told::default();
+    let mut told = Told { card: Some(Watch::begin(telemetry, job.device)), ..Told::default() };
     loop {
         let left = job.seconds - start.elapsed().as_secs_f64();
         let end = attempt(job, left, heartbeat, spawn, sink, cancel, journal, &mut told);
@@ -189,9 +194,16 @@ pub(super) fn phase(
     conclude(job, told)
 }
 
-fn conclude(job: &Job<'_>, told: Told) -> (Verdict, StressRecord) {
+fn conclude(job: &Job<'_>, mut told: Told<'_>) -> (Verdict, StressRecord) {
     let counts = told.counts();
     let seconds = told.tested_before + told.tested;
+    let telemetry = told.card.take().map(Watch::end).unwrap_or_default();
+    let card = telemetry.fault();
+    told.record.findings.extend(card.clone());
+    if telemetry.answered > 0 && telemetry.answered < telemetry.asked {
+        let (answered, asked) = (telemetry.answered, telemetry.asked);
+        told.record.not_tested.push(format!("the card between answers: it answered {answered} of {asked} questions"));
+    }
     let limits = Limits::default();
     let planned = (job.scenario.floor)(job.seconds * limits.min_tested, job.threads);
     let evidence = Evidence {
@@ -205,6 +217,7 @@ fn conclude(job: &Job<'_>, told: Told) -> (Verdict, StressRecord) {
         mismatches: counts.mismatches,
         errors: counts.errors,
         finding: told.record.findings.first().cloned(),
+        card,
         ..told.evidence
     };
     let (verdict, reason) = judge(&evidence, &limits);
@@ -232,6 +245,7 @@ fn conclude(job: &Job<'_>, told: Told) -> (Verdict, StressRecord) {
         bytes_checked: counts.bytes_checked,
         mismatches: counts.mismatches,
         errors: counts.errors,
+        telemetry,
         series,
         rerun: format!(
             "gpuctl stress --seconds {:.0} --scenario {} --device {} --threads {}{inject}",
@@ -255,7 +269,7 @@ fn attempt(
     sink: &mut dyn Sink,
     cancel: &Cancel,
     journal: &mut Journal,
-    told: &mut Told,
+    told: &mut Told<'_>,
 ) -> End {
     told.doing = "starting".into();
     let phase = Phase {
@@ -315,6 +329,7 @@ fn attempt(
             }
         }
         let now = Instant::now();
+        told.card.iter_mut().for_each(Watch::tick);
         if cancel.raised() && stopped.is_none() {
             stopped = Some(now);
             child.stop();
@@ -348,6 +363,7 @@ fn attempt(
                 bytes_checked: c.bytes_checked,
                 mismatches: c.mismatches,
                 sample: sample.clone(),
+                telemetry: Box::new(told.card.as_ref().map(|c| c.so_far().clone()).unwrap_or_default()),
             };
             if let Some(e) = journal.append(&entry) {
                 sink.note(&e.to_string());
