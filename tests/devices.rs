@@ -27,8 +27,12 @@ fn ids(value: &Value) -> Vec<&str> {
 fn every_form_tells_the_same_devices() {
     let doc: Value = serde_json::from_str(&text(&["devices", "--json", "-"])).expect("JSON");
     let devices: Vec<&Value> = doc["devices"].as_array().expect("devices").iter().collect();
-    let records = doc["records"].as_array().expect("records");
-    assert!(records.iter().all(|r| r["kind"] == "hardware"), "{records:?}");
+    let (records, trials): (Vec<&Value>, Vec<&Value>) =
+        doc["records"].as_array().expect("records").iter().partition(|r| r["kind"] == "hardware");
+    // Of each device what trials have left on record.
+    assert!(trials.iter().all(|r| r["kind"] == "trial"), "{trials:?}");
+    let pairs = trials.iter().map(|r| &r["device"]).zip(devices.iter().map(|d| &d["id"]));
+    assert!(trials.len() == devices.len() && pairs.into_iter().all(|(a, b)| a == b), "{trials:?}");
 
     // Each device belongs to one piece of hardware: nothing twice, nothing left out.
     let mut of_hardware: Vec<&str> = records.iter().flat_map(|r| ids(&r["ids"])).collect();

@@ -331,7 +331,7 @@ fn a_failing_device_is_replaced_by_the_cpu_with_fresh_operands() {
 
 #[test]
 fn a_lost_device_is_not_asked_again() {
-    let engine = engine_with(&faulty(On::Launch, When::Nth(2), Fault::Lose));
+    let engine = engine_with(&faulty(On::Launch, When::Nth(3), Fault::Lose));
     assert_eq!(gemm(&engine, 64).ran_on, "opencl:a");
     assert!(gemm(&engine, 64).fallback.unwrap().contains("device-lost"));
     let later = gemm(&engine, 64);
@@ -452,7 +452,7 @@ fn calls_on_host_memory_give_what_buffers_give() {
 
 #[test]
 fn routes_check_their_operands_and_follow_what_drops_out() {
-    let engine = engine_with(&faulty(On::Launch, When::Nth(2), Fault::Lose));
+    let engine = engine_with(&faulty(On::Launch, When::Nth(3), Fault::Lose));
     let x = matrix(64);
     let route = engine.route("gemm", &[&x, &x], &Attrs::new()).unwrap();
     assert_eq!(route.why().device, "opencl:a");

@@ -9,7 +9,9 @@ mod validate;
 
 use std::process::Command;
 
-use gpuctl::base::record::{CeilingRecord, HealthRecord, Host, NoiseRecord, SCHEMA, StressRecord, WorkloadRecord};
+use gpuctl::base::record::{
+    CeilingRecord, HealthRecord, Host, NoiseRecord, SCHEMA, StressRecord, TrialRecord, WorkloadRecord,
+};
 use gpuctl::base::telemetry::Watched;
 use gpuctl::base::{Absence, Backend, DType, Document, HostTensor, Record, Status, npy};
 use gpuctl::op;
@@ -17,7 +19,7 @@ use serde_json::{Value, json};
 
 use made::{
     bench, calibrate, ceiling, change, device, hardware, health, noise, regret, run, stress, support, system,
-    threshold, topology, verify, watched, workload,
+    threshold, topology, trial, verify, watched, workload,
 };
 use validate::validate;
 
@@ -77,6 +79,9 @@ fn every_kind() -> Vec<Record> {
         Record::Health(Box::new(health("healthy"))),
         Record::Health(Box::new(health("finding"))),
         Record::Health(Box::new(health("unknown"))),
+        Record::Trial(Box::new(trial("fit"))),
+        Record::Trial(Box::new(trial("unfit"))),
+        Record::Trial(Box::new(trial("unjudged"))),
         Record::Hardware(Box::new(hardware(&["cuda:0"], &[]))),
         Record::Hardware(Box::new(hardware(&[], &["no driver has it"]))),
         Record::Topology(Box::new(topology("nvlink"))),
@@ -144,6 +149,11 @@ fn contradictions_are_found() {
         (Record::Health(Box::new(health("fine"))), "fine"),
         (Record::Health(Box::new(HealthRecord { findings: Vec::new(), ..health("finding") })), "findings"),
         (Record::Health(Box::new(HealthRecord { checked: Vec::new(), ..health("healthy") })), "checked"),
+        (Record::Trial(Box::new(trial("well"))), "well"),
+        (Record::Trial(Box::new(TrialRecord { passed: 0, ..trial("fit") })), "passed"),
+        (Record::Trial(Box::new(TrialRecord { failed: 1, ..trial("fit") })), "failed"),
+        (Record::Trial(Box::new(TrialRecord { found: None, ..trial("unfit") })), "found"),
+        (Record::Trial(Box::new(TrialRecord { reason: String::new(), ..trial("unjudged") })), "reason"),
         (Record::Calibrate(Box::new(no_threshold)), "threshold"),
         (Record::Calibrate(Box::new(unsafe_threshold)), "threshold"),
         (Record::Calibrate(Box::new(calibrate("perhaps"))), "perhaps"),

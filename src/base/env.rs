@@ -19,7 +19,8 @@ pub struct Env {
     pub process: u64,
     /// `GPUCTL_REQUIRE`: backends that must be there, comma separated; a missing one is an error.
     pub require: Vec<String>,
-    /// `GPUCTL_CACHE`, else `$XDG_CACHE_HOME/gpuctl`, or its usual default below the home folder.
+    /// `GPUCTL_CACHE`, else `$XDG_CACHE_HOME/gpuctl`, or its usual default below the home folder; none for
+    /// `GPUCTL_CACHE=off`.
     pub cache_dir: Option<std::path::PathBuf>,
     /// `$XDG_CONFIG_HOME/gpuctl`, or its usual default below the home folder.
     pub config_dir: Option<std::path::PathBuf>,
@@ -58,7 +59,10 @@ impl Env {
             require: var("GPUCTL_REQUIRE")
                 .map(|v| v.split(',').map(|s| s.trim().to_string()).filter(|s| !s.is_empty()).collect())
                 .unwrap_or_default(),
-            cache_dir: var("GPUCTL_CACHE").map(Into::into).or_else(|| dir("XDG_CACHE_HOME", ".cache")),
+            cache_dir: match var("GPUCTL_CACHE") {
+                Some(off) if off == "off" => None,
+                given => given.map(Into::into).or_else(|| dir("XDG_CACHE_HOME", ".cache")),
+            },
             config_dir: dir("XDG_CONFIG_HOME", ".config"),
             state_dir: dir("XDG_STATE_HOME", ".local/state"),
         })
@@ -136,6 +140,9 @@ mod tests {
         assert_eq!(plain.cache_dir.unwrap(), std::path::Path::new("/home/u/.cache/gpuctl"));
         assert_eq!(env.config_dir.unwrap(), std::path::Path::new("/home/u/.config/gpuctl"));
         assert_eq!(env.state_dir.unwrap(), std::path::Path::new("/home/u/.local/state/gpuctl"));
+        let off =
+            |n: &str| (n == "GPUCTL_CACHE").then(|| "off".into()).or_else(|| (n == "HOME").then(|| "/home/u".into()));
+        assert_eq!(Env::from_lookup(off).unwrap().cache_dir, None, "off keeps nothing, wherever the home folder is");
         let bad = Env::from_lookup(|n| (n == "GPUCTL_DISABLE_GPU").then(|| "maybe".into()));
         assert!(bad.unwrap_err().to_string().contains("maybe"));
     }

@@ -24,6 +24,7 @@ pub mod system;
 pub mod telemetry;
 pub mod text;
 pub mod topology;
+mod trial;
 pub mod units;
 pub mod worth;
 

@@ -248,6 +248,17 @@ pub fn expendable() {
     }
 }
 
+/// The user whose rights this process has; `None` where files have no owner.
+pub fn user_id() -> Option<u32> {
+    #[cfg(unix)]
+    {
+        // SAFETY: geteuid takes nothing and cannot fail.
+        Some(unsafe { libc::geteuid() })
+    }
+    #[cfg(not(unix))]
+    None
+}
+
 /// How a process ended, in words: `signal SIGSEGV`, `exit code 3`.
 pub fn ending(status: std::process::ExitStatus) -> String {
     #[cfg(unix)]

@@ -16,6 +16,7 @@ pub use super::analysis::{Analysis, CeilingRecord, NoiseRecord};
 pub use super::facts::Hardware;
 pub use super::telemetry::{Finding, HealthRecord};
 pub use super::topology::Topology;
+pub use super::trial::TrialRecord;
 pub use super::worth::{WorkloadCall, WorkloadRecord};
 
 /// How a row ended. Only `Ok` rows carry results that may be used.
@@ -547,6 +548,8 @@ pub enum Record {
     Noise(Box<NoiseRecord>),
     /// A card of `devices --health`, or the host.
     Health(Box<HealthRecord>),
+    /// A device of `devices --trial`, or what is known of it from earlier ones.
+    Trial(Box<TrialRecord>),
     /// A row of `devices`.
     Hardware(Box<Hardware>),
     /// The answer of `devices --topology`.

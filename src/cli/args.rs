@@ -41,6 +41,9 @@ pub(super) enum Command {
         #[arg(long)]
         backend: String,
     },
+    /// Tries one device for `devices --trial`
+    #[command(hide = true)]
+    TrialWorker(TrialWorker),
     /// A worker of `calibrate`
     #[command(hide = true)]
     CalibrateWorker(CalibrateWorker),
@@ -79,7 +82,7 @@ pub(super) struct Devices {
     pub(super) ops: bool,
     /// Whether each card is fit for work: errors of its memory, temperature, clocks, power, link under load, other
     /// programs, driver, kernel log; exit code 1 if not, 4 if no card tells
-    #[arg(long, conflicts_with_all = ["ops", "why", "measure"])]
+    #[arg(long, conflicts_with_all = ["ops", "why", "measure", "trial"])]
     pub(super) health: bool,
     /// How NUMA nodes, links and cards hang together
     #[arg(long, conflicts_with_all = ["ops", "health", "measure", "line"])]
@@ -103,10 +106,20 @@ pub(super) struct Devices {
     #[arg(long, value_name = "A,B", conflicts_with_all = ["health", "measure", "watch"])]
     pub(super) backend: Option<String>,
     /// Measure what each device reaches at most, and keep it for `bench`
-    #[arg(long, conflicts_with_all = ["ops", "why"])]
+    #[arg(long, group = "runs", conflicts_with_all = ["ops", "why"])]
     pub(super) measure: bool,
-    /// With --measure: devices, ids or uids separated by commas, or `all` [default: cpu and all real GPUs]
-    #[arg(long, value_name = "ID,..|all", requires = "measure")]
+    /// Whether each device compiles and computes right: the smoke tier of `verify`, each device in a process of its own; what
+    /// is found wrong is kept, listed, and not used. Exit code 1 if a device is unfit, 4 if one cannot be judged
+    #[arg(long, group = "runs", conflicts_with_all = ["ops", "why", "topology", "watch", "wide", "line", "backend"])]
+    pub(super) trial: bool,
+    /// With --trial: ops, separated by commas [default: all]
+    #[arg(long, value_name = "A,B", requires = "trial")]
+    pub(super) op: Option<String>,
+    /// With --trial: dtypes, separated by commas [default: all that the op has]
+    #[arg(long, value_name = "f32,..", requires = "trial")]
+    pub(super) dtype: Option<String>,
+    /// With --measure or --trial: devices, ids or uids separated by commas, or `all` [default: cpu and all real GPUs]
+    #[arg(long, value_name = "ID,..|all", requires = "runs")]
     pub(super) device: Option<String>,
     /// With --measure: CPU threads [default: all that are allowed]
     #[arg(long, value_name = "N", requires = "measure")]
@@ -143,6 +156,23 @@ pub(super) struct DevicesWorker {
     pub(super) worker: u64,
     #[command(flatten)]
     pub(super) of: Devices,
+}
+
+/// The process that tries a device: which one, and what of it.
+#[derive(Debug, Args)]
+pub(super) struct TrialWorker {
+    /// Its backend
+    #[arg(long)]
+    pub(super) backend: String,
+    /// Its uid; the id of a simulated device
+    #[arg(long)]
+    pub(super) uid: String,
+    /// Ops
+    #[arg(long)]
+    pub(super) op: Option<String>,
+    /// Dtypes
+    #[arg(long)]
+    pub(super) dtype: Option<String>,
 }
 
 /// A worker of `calibrate`: its number, which of the counts of CPU threads it uses, and the arguments of the command.

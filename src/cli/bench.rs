@@ -87,6 +87,8 @@ impl Ctx<'_> {
         );
         let infos: Vec<DeviceInfo> = rig.devices.iter().map(|d| d.info().clone()).collect();
         let absent = rig.absent.clone();
+        let unfit: Vec<_> = self.on_record(&infos).into_iter().filter(|r| r.fitness == "unfit").collect();
+        unfit.iter().filter_map(report::trial::unfit).for_each(|line| sink.note(&line));
         let kept = self.kept_ceilings(&everything(&rig));
         let cfg = Self::bench_config(a, kept.ceilings)?;
         // What is refused is refused before anything is measured.
@@ -114,6 +116,13 @@ impl Ctx<'_> {
         };
         let mut code = if summary.cancelled { super::INTERRUPTED } else { summary.exit_code() };
         let mut records = sink.finish()?;
+        for record in &mut records {
+            if let Record::Bench(b) = record
+                && unfit.iter().any(|r| r.uid == b.subject.uid)
+            {
+                b.subject.flags.push("unfit".into());
+            }
+        }
         records.extend(noise.into_iter().map(|n| Record::Noise(Box::new(n))));
         if let Some(old) = &old {
             let changes = Self::changes(a, &cfg, old, start.as_ref(), &infos, &records, &cancel)?;

@@ -125,9 +125,10 @@ impl Ctx<'_> {
         let mut sink = CliSink::new(a.common.quiet, false, Box::new(|_| None));
         let (mut parts, mut regret) = (Vec::new(), Vec::new());
         let mut judged = Vec::new();
+        let mut refused = Vec::new();
         let (mut infos, mut absent) = (Vec::new(), Vec::new());
         for threads in counts(a) {
-            let rig = self.calibrate_rig(a, threads, if a.processes == 1 { Pin::Workers } else { Pin::Free })?;
+            let mut rig = self.calibrate_rig(a, threads, if a.processes == 1 { Pin::Workers } else { Pin::Free })?;
             let has = rig.cpu.info().compute_units;
             if let Some(n) = threads.filter(|n| *n as u64 != u64::from(has)) {
                 let why = format!("--threads {n}: {} has {has}", rig.cpu.info().name);
@@ -136,11 +137,12 @@ impl Ctx<'_> {
             if let Some(made) = &made {
                 check::same_machine(made, &rig)?;
             }
+            let unfit = self.refuse_unfit(&mut rig);
             let start = match a.processes {
                 1 => None,
                 _ => Some(self.calibrate_workers(a, threads)?),
             };
-            let part = match (&workload, &start) {
+            let mut part = match (&workload, &start) {
                 (Some(workload), _) => {
                     let answer = self.judge((a, threads), (&cfg, workload), &rig, &mut sink, &cancel)?;
                     let part = answer.calibrated.clone();
@@ -157,11 +159,15 @@ impl Ctx<'_> {
                     judged => regret.extend(judged?),
                 }
             }
+            part.profile.notes.extend(unfit.iter().map(|(line, _)| line.clone()));
             parts.push(part);
             infos = rig.devices.iter().map(|d| d.info().clone()).collect();
             absent = rig.absent;
+            absent.extend(unfit.iter().map(|(_, row)| row.clone()));
+            refused = unfit;
         }
         let done = calibrate::joined(parts)?;
+        let unkept = self.keep_wrong(&infos, &done.wrong);
         let toml = done.profile.to_toml()?;
         // What is written must be readable: a profile that its own reader refuses is never handed out.
         crate::profile::Profile::from_toml(&toml)?;
@@ -178,7 +184,10 @@ impl Ctx<'_> {
         }
         records.extend(drift.iter().flatten().cloned().map(|r| Record::Threshold(Box::new(r))));
         plot(a.plot.as_deref(), Picture::Calibrate, &records)?;
+        // A finding, which nobody asked to be quiet about.
+        refused.iter().filter(|_| a.common.quiet).for_each(|(line, _)| output::talk(line));
         if !a.common.quiet {
+            unkept.iter().for_each(|why| output::talk(why));
             if !done.records.is_empty() {
                 output::talk(&report::text::thresholds(&done.records, Some(160)));
             }
@@ -207,7 +216,7 @@ impl Ctx<'_> {
         let found = done.records.iter().any(|r| r.verdict == "unsafe") || regret.iter().any(|r| r.finding != "ok");
         let code = match () {
             () if done.interrupted || cancel.raised() => super::INTERRUPTED,
-            () if found || wrong => 1,
+            () if found || wrong || !refused.is_empty() => 1,
             () if drift.is_some() => drift.as_deref().map_or(0, check::exit_code),
             () if unclear || (a.regret && regret.is_empty()) => 4,
             () => 0,

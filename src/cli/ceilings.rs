@@ -89,7 +89,7 @@ impl Ctx<'_> {
                 return match a.quiet {
                     true => Ok(()),
                     false => {
-                        output::talk("not kept: neither GPUCTL_CACHE nor XDG_CACHE_HOME nor HOME is set");
+                        output::talk("not kept: GPUCTL_CACHE is off, or neither it nor XDG_CACHE_HOME nor HOME is set");
                         Ok(())
                     }
                 };

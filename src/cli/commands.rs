@@ -26,6 +26,7 @@ pub(super) fn run(cli: &Cli, command: &[String], env: &Env) -> Result<u8> {
     let numbered = |process| Env { process, ..env.clone() };
     match &cli.command {
         Command::Devices(a) if a.measure => ctx.measure(a),
+        Command::Devices(a) if a.trial => ctx.trial(a),
         Command::Devices(a) if a.health => ctx.health(a),
         Command::Devices(a) => ctx.devices(a),
         Command::Bench(a) => ctx.bench(a),
@@ -37,6 +38,7 @@ pub(super) fn run(cli: &Cli, command: &[String], env: &Env) -> Result<u8> {
         Command::BenchWorker(w) => Ctx { command, env: &numbered(w.worker) }.bench_worker(&w.of),
         Command::DevicesWorker(w) => Ctx { command, env: &numbered(w.worker) }.measure_worker(&w.of),
         Command::ProbeWorker { backend } => probe_worker(backend),
+        Command::TrialWorker(w) => ctx.trial_worker(w),
         Command::CalibrateWorker(w) => Ctx { command, env: &numbered(w.worker) }.calibrate_worker(&w.of, w.of_threads),
         Command::StressWorker { task } => stress::worker(task, &mut std::io::stdout(), env).map(|()| 0),
     }
@@ -157,7 +159,7 @@ impl Ctx<'_> {
     }
 
     /// `GPUCTL_REQUIRE` names backends that must be there. With named devices the selection itself is the requirement.
-    fn require(&self, there: &[&DeviceInfo], named: bool) -> Result<()> {
+    pub(super) fn require(&self, there: &[&DeviceInfo], named: bool) -> Result<()> {
         if named {
             return Ok(());
         }

@@ -49,7 +49,8 @@ impl Ctx<'_> {
             (host.memory_free, host.memory_free_why) = (Some(free), String::new());
         }
         let host = Host { system: Some(System::read()), ..host() };
-        let records: Vec<Record> = if a.ops {
+        let known = if a.ops || a.topology { Vec::new() } else { self.on_record(found) };
+        let mut records: Vec<Record> = if a.ops {
             let refs: Vec<&DeviceInfo> = found.iter().collect();
             devices::matrix(&refs).into_iter().map(|c| Record::Support(Box::new(c))).collect()
         } else if a.topology {
@@ -67,6 +68,10 @@ impl Ctx<'_> {
                 _ if a.wide => report::devices::wide(&rows, found),
                 _ => report::devices::table(&rows, found, output::width().unwrap_or_else(report::devices::terminal)),
             };
+            if !text.ends_with('\n') && !text.is_empty() {
+                text.push('\n');
+            }
+            text.extend(known.iter().filter_map(report::trial::unfit).map(|line| line + "\n"));
             if a.why {
                 text.push_str(&report::devices::host(&host));
                 for r in &rows {
@@ -84,6 +89,7 @@ impl Ctx<'_> {
                 ));
             }
         }
+        records.extend(known.into_iter().map(|r| Record::Trial(Box::new(r))));
         let document = Document { host, ..self.document(inventory.devices, inventory.absent, records, true, 0) };
         self.write_json(a.json.as_deref(), &document)?;
         Ok(0)

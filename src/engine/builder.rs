@@ -15,7 +15,7 @@ use crate::profile::{Chooser, Profile, Source};
 
 use super::place::Places;
 use super::record::Recorder;
-use super::{Counts, Engine, Placement, Runner};
+use super::{Counts, Engine, Placement, Runner, Trials};
 
 /// Whether a program was told of GPUs that nobody measured: once is enough.
 static TOLD: AtomicBool = AtomicBool::new(false);
@@ -44,6 +44,7 @@ pub struct EngineBuilder {
     devices: Vec<Arc<dyn Device>>,
     record: Option<PathBuf>,
     strict: bool,
+    untried: bool,
 }
 
 impl std::fmt::Debug for EngineBuilder {
@@ -104,6 +105,13 @@ impl EngineBuilder {
         self
     }
 
+    /// Kernels are trusted as they are. Else each computes a small known case before its first use on a device and driver,
+    /// and the verdict is kept in the user's cache folder ([`super::judge`]).
+    pub fn without_trials(mut self) -> Self {
+        self.untried = true;
+        self
+    }
+
     /// Loads the profile and starts the CPU's threads. Opens no driver unless the placement forces one.
     ///
     /// Errors: those of loading the profile, `BadArgument` for a wrong variable, `DeviceMissing` or `DeviceDisabled` for a
@@ -134,6 +142,7 @@ impl EngineBuilder {
         let isa = cpu.info().api.rsplit(", ").next().unwrap_or_default();
         let other_host = loaded.profile.other_host(&cpu.info().name, isa);
         let recorder = self.record.as_ref().or(env.record.as_ref()).map(|file| Recorder::open(file));
+        let trials = (!self.untried).then(|| Trials::of(&env));
         let places = Places {
             chooser: Chooser::knowing(loaded.profile, op::words()),
             placement: self.placement,
@@ -155,6 +164,7 @@ impl EngineBuilder {
             told: Mutex::default(),
             counts: Counts::default(),
             recorder,
+            trials,
         })
     }
 }

@@ -21,10 +21,12 @@
 mod action;
 mod builder;
 mod call;
+pub mod judge;
 pub mod place;
 pub mod record;
 mod route;
 pub mod run;
+pub mod trials;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,6 +42,7 @@ pub use place::{Explanation, Placement, Why};
 pub use record::{Workload, WorkloadRow};
 pub use route::{Ran, Route};
 pub use run::{Guard, Leased, Pins, Prepared, Runner};
+pub use trials::Trials;
 
 use call::Bound;
 use place::{Gpu, Places};
@@ -106,6 +109,8 @@ pub struct Engine {
     told: Mutex<HashSet<Told>>,
     counts: Counts,
     recorder: Option<Arc<Recorder>>,
+    /// Verdicts on kernels; `None`: every kernel is trusted.
+    trials: Option<Trials>,
 }
 
 impl std::fmt::Debug for Engine {
@@ -170,6 +175,10 @@ impl Engine {
     /// `inputs` are the read operands in the op's order; a trailing one that is also written (gemm's C) may be left out
     /// where it is not read. A call that fails on a GPU runs on the CPU with fresh copies of the operands, unless the
     /// builder said `no_fallback`; errors of the call itself (shapes, dtypes, attributes) are returned at once.
+    ///
+    /// A kernel that is used on a device for the first time computes a small known case first ([`judge`]). One that is wrong
+    /// there is not used: the CPU makes the call, which counts as a fallback, or it is the error `ResultWrong` where the
+    /// device is forced.
     ///
     /// For a call that is made often, [`Engine::route`] leaves out what this does anew each time: making the results.
     pub fn run(&self, op: &str, inputs: &[&HostTensor], attrs: &Attrs) -> Result<Outcome> {
@@ -249,6 +258,7 @@ impl Engine {
             generation,
             counts: self.recorder.as_ref().map(|r| r.counts(&bound.case, false)),
             direct: OnceLock::new(),
+            tried: OnceLock::new(),
             case: bound.case,
         }))
     }
@@ -298,7 +308,11 @@ impl Engine {
         outputs: &mut [HostTensor],
     ) -> Result<Done<'e>, Result<String>> {
         let bound = call::bind(planned.op, inputs, &planned.attrs).map_err(Err)?;
-        match gpu.runner().and_then(|r| compute(r, planned.op, &bound, None, Care::Plain)) {
+        let run = |runner| {
+            self.trust(runner, planned)?;
+            compute(runner, planned.op, &bound, None, Care::Plain)
+        };
+        match gpu.runner().and_then(run) {
             Ok(done) => {
                 self.counts.gpu.fetch_add(1, Ordering::Relaxed);
                 if let Some(counts) = &planned.counts {
@@ -313,7 +327,9 @@ impl Engine {
                 if matches!(e.class(), Class::Lost | Class::Sticky) {
                     self.places.quarantine(gpu, e.to_string());
                 }
-                if self.strict || e.class() == Class::Usage {
+                // Who forces a device is not served by another one in its place.
+                let forced = matches!(self.places.placement, Placement::ForceGpu(_)) && e.code() == Code::ResultWrong;
+                if self.strict || forced || e.class() == Class::Usage {
                     return Err(Err(e));
                 }
                 let text = e.to_string();
@@ -325,6 +341,19 @@ impl Engine {
                 Err(Ok(text))
             }
         }
+    }
+
+    /// Fails (`ResultWrong`) for a kernel that computes wrong there; its first use is tried before.
+    fn trust(&self, runner: &Runner, planned: &Planned) -> Result<()> {
+        let Some(trials) = &self.trials else { return Ok(()) };
+        let wrong = match planned.tried.get() {
+            Some(wrong) => wrong,
+            None => {
+                let wrong = judge::first_use(trials, runner, planned.op, &planned.case)?;
+                planned.tried.get_or_init(|| wrong)
+            }
+        };
+        wrong.as_ref().map_or(Ok(()), |w| Err(w.error(runner.device().info())))
     }
 
     /// Logs a decision or fallback once per op, dtype, family and device.

@@ -25,7 +25,8 @@ pub enum Placement {
     Automatic,
     /// Everything on the CPU.
     ForceCpu,
-    /// Everything on this device (id or uid); the CPU only if a call fails there.
+    /// Everything on this device (id or uid); the CPU only if a call fails there. A kernel that computes wrong there is an
+    /// error.
     ForceGpu(String),
     /// Where the operands are. The engine's operands lie in host memory, so this is the CPU; no driver is opened.
     MinimizeTransfers,

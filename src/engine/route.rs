@@ -10,6 +10,7 @@ use crate::op::{OpDesc, Role};
 
 use super::place::Explanation;
 use super::record::Counts;
+use super::trials::Fault;
 use super::{Engine, call};
 
 /// Everything about a call that follows from its op, shapes, dtypes and attributes.
@@ -30,6 +31,8 @@ pub(super) struct Planned {
     pub(super) counts: Option<Arc<Counts>>,
     /// The CPU's kernel on host memory; `None` where it takes more than one launch.
     pub(super) direct: OnceLock<Option<Direct>>,
+    /// What is wrong with the GPU's kernel, once that is known.
+    pub(super) tried: OnceLock<Option<Fault>>,
 }
 
 /// Hash of what identifies a call.

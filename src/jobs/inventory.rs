@@ -44,9 +44,9 @@ impl Waits {
 }
 
 /// For a process to end that should end by itself: some drivers hang in their exit handlers.
-const GRACE: Duration = Duration::from_secs(1);
+pub(super) const GRACE: Duration = Duration::from_secs(1);
 /// How often a wait looks around.
-const STEP: Duration = Duration::from_millis(10);
+pub(super) const STEP: Duration = Duration::from_millis(10);
 /// Bytes of a process's standard error that are kept.
 const ERRORS_KEPT: usize = 4096;
 
@@ -343,7 +343,7 @@ fn died(status: Option<ExitStatus>, errors: &Errors) -> Outcome {
 }
 
 /// How a process ended, if it does so in time.
-fn ended(child: &mut Child, within: Duration) -> Option<ExitStatus> {
+pub(super) fn ended(child: &mut Child, within: Duration) -> Option<ExitStatus> {
     let begun = Instant::now();
     loop {
         match child.try_wait() {
@@ -375,12 +375,12 @@ fn answers_of(child: &mut Child) -> Receiver<Answer> {
 }
 
 /// The last of what a process wrote to standard error.
-struct Errors {
+pub(super) struct Errors {
     kept: Arc<Mutex<Vec<u8>>>,
     closed: Receiver<()>,
 }
 
-fn errors_of(child: &mut Child) -> Errors {
+pub(super) fn errors_of(child: &mut Child) -> Errors {
     let kept = Arc::new(Mutex::new(Vec::new()));
     let (close, closed) = channel();
     if let Some(mut pipe) = child.stderr.take() {
@@ -400,7 +400,7 @@ fn errors_of(child: &mut Child) -> Errors {
 }
 
 impl Errors {
-    fn last_line(&self) -> String {
+    pub(super) fn last_line(&self) -> String {
         // All of it, unless a process that the driver started keeps the pipe open.
         let _ = self.closed.recv_timeout(GRACE);
         last_line(&self.kept.lock().unwrap_or_else(PoisonError::into_inner))

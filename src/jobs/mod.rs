@@ -14,6 +14,7 @@ pub mod profile;
 pub mod reference;
 pub mod run;
 pub mod stress;
+pub mod trial;
 pub mod verify;
 pub mod workers;
 pub mod workload;

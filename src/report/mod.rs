@@ -16,3 +16,5 @@ pub mod rows;
 pub mod support;
 #[cfg(feature = "cli")]
 pub mod text;
+#[cfg(feature = "cli")]
+pub mod trial;

@@ -4,7 +4,7 @@ use gpuctl::base::facts::{Facts, Hardware, Matrix, Minimum, Quirk};
 use gpuctl::base::record::{
     Analysis, ArrayFile, BenchRecord, CalibratePoint, CalibrateRecord, CeilingRecord, ChangeRecord, Finding,
     HealthRecord, NoiseRecord, Phases, RunRecord, StressRecord, StressSample, SupportRecord, ThresholdRecord,
-    VerifyRecord, WorkloadCall, WorkloadRecord,
+    TrialRecord, VerifyRecord, WorkloadCall, WorkloadRecord,
 };
 use gpuctl::base::regret::{RegretDense, RegretPolicy, RegretRecord, RegretShape};
 use gpuctl::base::system::{Cache, System};
@@ -456,6 +456,27 @@ pub(crate) fn health(verdict: &str) -> HealthRecord {
             not_told: vec![NotTold { what: "power".into(), why: "NVML: not supported".into() }],
             ..Snapshot::default()
         }),
+    }
+}
+
+pub(crate) fn trial(fitness: &str) -> TrialRecord {
+    let unfit = fitness == "unfit";
+    let text = |t: &str| unfit.then(|| t.to_string());
+    TrialRecord {
+        device: "cuda:0".into(),
+        uid: "GPU-synthetic".into(),
+        fingerprint: "cuda | a card | 570".into(),
+        fitness: fitness.into(),
+        passed: if fitness == "unjudged" { 0 } else { 7 },
+        failed: u64::from(unfit),
+        left_out: 2,
+        ops: if fitness == "unjudged" { 0 } else { 3 },
+        wrong_before: 0,
+        case: text("add/f32/n257/-/uniform"),
+        found: text("element 0 is 1e0, expected 2e0"),
+        when: unfit.then_some(1_767_225_600),
+        rerun: text("gpuctl verify --case add/f32/n257/-/uniform --device cuda:0"),
+        reason: if fitness == "unjudged" { "no kernel fits".into() } else { String::new() },
     }
 }
 

@@ -42,7 +42,8 @@ const UNSAFE: &[&str] = &[
     "src/kernel/cpu/simd.rs",
 ];
 
-/// Where files may be read or written. `engine/record` writes what a program called, from within that program. `base/os`
+/// Where files may be read or written. `engine/record` writes what a program called, from within that program;
+/// `engine/trials` keeps which kernels may be trusted, for the next program. `base/os`
 /// and `base/system` read /proc and /sys only; `device/cuda` looks for NVIDIA's libraries and reads the driver's version.
 const FILES: &[&str] = &[
     "src/main.rs",
@@ -54,6 +55,7 @@ const FILES: &[&str] = &[
     "src/engine/cache.rs",
     "src/engine/record.rs",
     "src/engine/trace.rs",
+    "src/engine/trials.rs",
     "src/jobs/stress/journal.rs",
     "src/jobs/verify/save.rs",
     "src/device/probe.rs",

@@ -8,6 +8,7 @@ use crate::base::{Attrs, Code, DType, DeviceClass, Error, Fill, Result, os};
 use crate::device::probe::Rig;
 use crate::device::sim;
 use crate::engine::Runner;
+use crate::engine::trials::Finding;
 use crate::jobs::look::Looker;
 use crate::kernel;
 use crate::measure::Residency;
@@ -75,6 +76,8 @@ pub(super) struct Job<'a> {
     checked: Option<((&'static str, DType, u64), Result<Trust>)>,
     /// Devices that were lost, by serial, and how.
     lost: Vec<(u64, String)>,
+    /// Kernels that computed wrong.
+    wrong: Vec<Finding>,
     kept: u64,
     interrupted: bool,
     /// By serial of the device: the residencies that it offers, and why it does not offer the others.
@@ -123,6 +126,7 @@ impl<'a> Job<'a> {
             study,
             checked: None,
             lost: Vec::new(),
+            wrong: Vec::new(),
             kept: 0,
             interrupted: false,
             residencies: Vec::new(),
@@ -230,11 +234,14 @@ impl<'a> Job<'a> {
         let key = (g.op.name, g.dtype, device.serial());
         if self.checked.as_ref().is_none_or(|(k, _)| *k != key) {
             let trust = if self.study { Ok(Trust::Ok) } else { smoke::check(g.runner, g.op, g.dtype, deadline) };
+            if let Ok(Trust::Wrong(_, finding)) = &trust {
+                self.wrong.push(finding.clone());
+            }
             self.checked = Some((key, trust));
         }
         match self.checked.as_ref().map(|(_, trust)| trust) {
             Some(Ok(Trust::Ok)) => {}
-            Some(Ok(Trust::Wrong(why))) => {
+            Some(Ok(Trust::Wrong(why, _))) => {
                 let why = format!(
                     "wrong result: {why}; rerun: gpuctl verify --op {} --dtype {} --device {}",
                     g.op.name,
@@ -457,6 +464,7 @@ impl<'a> Job<'a> {
             profile: self.profile,
             records: self.records.into_iter().map(|(_, record)| record).collect(),
             unmeasured: self.unmeasured,
+            wrong: self.wrong,
             kept: self.kept,
             interrupted: self.interrupted,
             calls: self.calls,

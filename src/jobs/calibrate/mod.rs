@@ -22,6 +22,7 @@ use crate::base::record::CalibrateRecord;
 use crate::base::sink::{Cancel, Progress, Sink};
 use crate::base::{Clock, Code, DType, Error, Result, os};
 use crate::device::probe::Rig;
+use crate::engine::trials::Finding;
 use crate::jobs::look::{Crew, Here, Looker};
 use crate::jobs::workers::Start;
 use crate::measure::Residency;
@@ -79,6 +80,8 @@ pub struct Calibrated {
     pub records: Vec<CalibrateRecord>,
     /// Keys for which the budget did not suffice at all.
     pub unmeasured: u64,
+    /// Kernels that computed wrong when they were checked, for [`crate::engine::Trials::note`].
+    pub wrong: Vec<Finding>,
     /// Keys that an earlier, partial profile had.
     pub kept: u64,
     /// True if it was interrupted; the profile then says that it is partial.
@@ -370,6 +373,7 @@ pub fn joined(parts: Vec<Calibrated>) -> Result<Calibrated> {
         }
         all.records.extend(part.records);
         all.unmeasured += part.unmeasured;
+        all.wrong.extend(part.wrong);
         all.kept += part.kept;
         all.interrupted |= part.interrupted;
         all.calls = [all.calls[0] + part.calls[0], all.calls[1] + part.calls[1]];

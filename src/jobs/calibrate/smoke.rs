@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
-use crate::base::{Case, Code, DType, Error, Exact, Fill, HostTensor, Result};
+use crate::base::{Case, DType, Error, Exact, Fill, HostTensor, Result};
 use crate::engine::Runner;
+use crate::engine::judge::{self, Judged};
+use crate::engine::trials::{Finding, Verdict};
 use crate::jobs::gross;
-use crate::op::{OpDesc, Tier, case};
+use crate::kernel;
+use crate::op::{OpDesc, Tier};
 
 /// Elements of all operands beyond which a case is left to `verify`: the oracle takes microseconds per element.
 const SMALL: u64 = 8192;
@@ -18,8 +21,8 @@ const PROBES: u64 = 1 << 16;
 pub(super) enum Trust {
     /// All cases within their bounds.
     Ok,
-    /// A result is wrong: case, element, values and bound.
-    Wrong(String),
+    /// A result is wrong: case, element, values and bound; and the same for those who ask later.
+    Wrong(String, Finding),
     /// Nothing can be judged, and why.
     Unjudged(String),
 }
@@ -27,6 +30,7 @@ pub(super) enum Trust {
 /// Runs the op's small smoke cases on the device and compares every element with the oracle's, within the op's bound.
 /// Non-finite data is left to `verify`, which knows what each language leaves open.
 pub(super) fn check(runner: &Runner, op: &'static OpDesc, dtype: DType, deadline: Duration) -> Result<Trust> {
+    let info = runner.device().info();
     let mut judged = 0u64;
     for spec in op.specs(Tier::Smoke, dtype).into_iter().filter(|s| s.fill != Fill::Special) {
         let c = op.case(dtype, &spec.dims, spec.attrs, spec.fill)?;
@@ -34,36 +38,15 @@ pub(super) fn check(runner: &Runner, op: &'static OpDesc, dtype: DType, deadline
         if elements > SMALL {
             continue;
         }
-        let prepared = runner.prepare(op, &c, None)?;
-        let inputs = case::inputs(op, &c)?;
-        let mut lease = runner.lease()?;
-        let q = lease.queue()?;
-        let mut go = || -> Result<Vec<HostTensor>> {
-            prepared.poison(q)?;
-            let got = prepared.call(q, &inputs, deadline)?;
-            prepared.check_guards(q)?;
-            Ok(got)
-        };
-        let got = match go() {
-            Ok(got) => got,
-            Err(e) => {
-                lease.discard();
-                if e.code() == Code::ResultWrong {
-                    return Ok(Trust::Wrong(format!("{c}: {}", e.detail())));
-                }
-                return Err(e);
+        let choice = kernel::choose(op.kernels, &c, info, None)?;
+        let programs = judge::programs(op, &c, &choice, info)?;
+        match judge::judge(runner, op, &c, choice, deadline)? {
+            Judged::Right(compared) => judged += compared,
+            Judged::Wrong(found) => {
+                let verdict = Verdict::Wrong { case: c.to_string(), found: found.clone() };
+                return Ok(Trust::Wrong(format!("{c}: {found}"), Finding { uid: info.uid.clone(), programs, verdict }));
             }
-        };
-        let exact: Vec<Vec<Exact>> = inputs.iter().map(Exact::read_all).collect();
-        let Some(bounds) = op.bounds(&c, prepared.lang) else {
-            let why = format!("no limit is published for {dtype} in {:?}: results cannot be judged", prepared.lang);
-            return Ok(Trust::Unjudged(why));
-        };
-        for ((out, want), bound) in got.iter().zip((op.oracle)(&c, &exact)).zip(bounds) {
-            judged += want.values.len() as u64;
-            if let Some(why) = bound.first_wrong(&want, out) {
-                return Ok(Trust::Wrong(format!("{c}: {why}")));
-            }
+            Judged::Unjudged(why) => return Ok(Trust::Unjudged(why)),
         }
     }
     Ok(if judged > 0 { Trust::Ok } else { Trust::Unjudged("the op has no small case to judge".into()) })
