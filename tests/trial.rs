@@ -261,6 +261,7 @@ mod command {
     use std::path::{Path, PathBuf};
     use std::process::Command;
 
+    use gpuctl::base::{HostTensor, npy};
     use serde_json::Value;
 
     /// The text of relu, and the same with another number for what is below 0.
@@ -400,6 +401,14 @@ mod command {
         assert_eq!(code, 1, "{talk}");
         assert!(talk.contains("refused, unfit: opencl:0: relu/f32/n"), "{talk}");
         assert!(!profile.contains("[[device]]"), "{profile}");
+        // The user's own arrays are not given to it, and nothing is written.
+        let (x, y) = (drivers.path("x.npy"), drivers.path("y.npy"));
+        npy::write(&[(&x, &HostTensor::from_slice(&[-1.0f32, 2.0], &[2]).unwrap())]).unwrap();
+        let (x, y_text) = (x.to_str().unwrap(), y.to_str().unwrap());
+        let run = ["run", "relu", "--in", x, "--out", y_text, "--device", "opencl:0"];
+        let (code, said, talk) = drivers.gpuctl(&run);
+        assert_eq!((code, said.as_str(), y.exists()), (1, "", false), "{talk}");
+        assert!(talk.contains("result-wrong: relu on opencl:0") && talk.contains("gpuctl verify --case '"), "{talk}");
         // In the document, too.
         let doc: Value = serde_json::from_str(&drivers.gpuctl(&["devices", "--json", "-"]).1).unwrap();
         let records = doc["records"].as_array().unwrap();
@@ -423,6 +432,8 @@ mod command {
             (&"fit".into(), &1.into(), &0.into())
         );
         assert_eq!(drivers.listed(), None);
+        let (code, said, talk) = drivers.gpuctl(&run);
+        assert!(code == 0 && said.contains("ran on opencl:0") && y.exists(), "{said}{talk}");
     }
 
     #[test]

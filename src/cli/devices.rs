@@ -10,8 +10,8 @@ use crate::base::{Backend, Code, DeviceClass, DeviceInfo, Document, Error, Recor
 use crate::device::cpu::Pin;
 use crate::device::probe::CpuConfig;
 use crate::device::telemetry::{ANSWER, Machine, Told};
-use crate::jobs::inventory::Waits;
-use crate::jobs::{devices, hardware, inventory};
+use crate::jobs::inventory::{self, Waits};
+use crate::jobs::{devices, hardware};
 use crate::report;
 
 use super::args;

@@ -5,8 +5,8 @@ use crate::base::{Absence, Backend, Code, DeviceInfo, Record, Result};
 use crate::device::cpu::Pin;
 use crate::device::probe::{CpuConfig, Found, inventory_of};
 use crate::device::telemetry::{ANSWER, Telemetry, Told};
-use crate::jobs::inventory::Waits;
-use crate::jobs::{health, inventory};
+use crate::jobs::health;
+use crate::jobs::inventory::{self, Waits};
 use crate::report;
 
 use super::args;

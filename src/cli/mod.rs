@@ -65,6 +65,7 @@ fn exit_code(e: &Error) -> u8 {
     match (e.code(), e.class()) {
         (Code::DeviceMissing | Code::DeviceDisabled | Code::NoDevice, _) => 3,
         (Code::Cancelled, _) => INTERRUPTED,
+        (Code::ResultWrong, _) => 1,
         (_, Class::Usage | Class::Unsupported) => 2,
         (_, Class::Oom | Class::Transient | Class::Sticky | Class::Lost) => 1,
         (_, Class::Internal) => 5,

@@ -8,7 +8,7 @@ use crate::device::probe::{CpuConfig, Rig, Select};
 use crate::device::sim;
 use crate::engine::Trials;
 use crate::engine::trials::Finding;
-use crate::jobs::inventory::{self, Answer};
+use crate::jobs::inventory::{self, Answer, Waits};
 use crate::jobs::trial::{self, Start, TrialConfig};
 use crate::{op, report};
 
@@ -36,7 +36,13 @@ impl Ctx<'_> {
         let select = a.device.as_deref().map_or(Ok(Select::Default), Select::parse)?;
         let cancel = cancel_on_signals()?;
         let program = this_program()?;
-        let seen = inventory::ask(&select.backends(), self.env, CpuConfig { threads: 0, pin: Pin::Free }, &program)?;
+        let seen = inventory::ask(
+            &select.backends(),
+            Waits::LONG,
+            self.env,
+            CpuConfig { threads: 0, pin: Pin::Free },
+            &program,
+        )?;
         let devices = selected(&select, &seen)?;
         self.require(&devices.iter().collect::<Vec<_>>(), matches!(select, Select::Named(_)))?;
         let kept = Trials::of(self.env);

@@ -102,13 +102,20 @@ pub fn programs(op: &OpDesc, case: &Case, choice: &Choice, info: &DeviceInfo) ->
     Ok(all)
 }
 
-/// What is wrong with the kernel that a case takes on a device, if anything is known or found to be.
+/// What is wrong with the kernel that a case takes on a device (this variant, if one is named), if anything is known or found
+/// to be.
 ///
 /// What nobody has tried on this device and driver is tried now. What cannot be judged is used, and the log says so.
 /// Errors: those of running the small case; they say nothing about the kernel, and the next call tries again.
-pub fn first_use(trials: &Trials, runner: &Runner, op: &'static OpDesc, case: &Case) -> Result<Option<Fault>> {
+pub fn first_use(
+    trials: &Trials,
+    runner: &Runner,
+    op: &'static OpDesc,
+    case: &Case,
+    variant: Option<&str>,
+) -> Result<Option<Fault>> {
     let info = runner.device().info();
-    let choice = kernel::choose(op.kernels, case, info, None)?;
+    let choice = kernel::choose(op.kernels, case, info, variant)?;
     let wanted = programs(op, case, &choice, info)?;
     for program in &wanted {
         let known = match trials.ask(info, program) {

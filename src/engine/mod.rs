@@ -349,7 +349,7 @@ impl Engine {
         let wrong = match planned.tried.get() {
             Some(wrong) => wrong,
             None => {
-                let wrong = judge::first_use(trials, runner, planned.op, &planned.case)?;
+                let wrong = judge::first_use(trials, runner, planned.op, &planned.case, None)?;
                 planned.tried.get_or_init(|| wrong)
             }
         };
