@@ -111,6 +111,20 @@ fn the_live_view_ends_when_told_to() {
     assert_eq!(view.lines().count() % 3, 0, "each look has the same lines:\n{view}");
 }
 
+/// `gpuctl devices --watch | head -1` ends, too.
+#[test]
+fn the_live_view_ends_with_its_reader() {
+    use std::io::{BufRead, BufReader};
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpuctl"));
+    command.args(["devices", "--watch", "--interval", "20ms"]).stdout(std::process::Stdio::piped());
+    let mut child = command.spawn().expect("gpuctl starts");
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut line).expect("a line");
+    assert!(line.contains(" host  load"), "{line}");
+    // The reader is gone now.
+    assert_eq!(child.wait().expect("it ends").code(), Some(0));
+}
+
 #[test]
 fn bad_arguments_are_refused_in_one_line() {
     for (args, word) in [

@@ -44,7 +44,7 @@ impl Ctx<'_> {
             }
         }
         let (told, machine) = self.beside_the_apis(&backends);
-        let mut rows = hardware::rows(found, &told.cards, &machine);
+        let mut rows = hardware::rows(found, &backends, &told.cards, &machine);
         if let (Some(host), Some((_, free))) = (rows.iter_mut().find(|r| r.class == DeviceClass::Cpu), os::memory()) {
             (host.memory_free, host.memory_free_why) = (Some(free), String::new());
         }
@@ -119,7 +119,9 @@ impl Ctx<'_> {
             let text = view(begun.elapsed(), told.as_ref());
             // Back to the first line of the last view, and away with it.
             let back = if terminal && lines > 0 { format!("\x1b[{lines}A\x1b[J") } else { String::new() };
-            output::data(&format!("{back}{text}"))?;
+            if !output::delivered(&format!("{back}{text}"))? {
+                return Ok(0);
+            }
             lines = text.lines().count();
             round += 1;
             if a.count.is_some_and(|n| round >= n) {

@@ -10,10 +10,16 @@ use crate::base::{Code, Error, Record, Result};
 
 /// Writes data to stdout. A closed pipe is no error: the reader has what it wanted.
 pub(super) fn data(text: &str) -> Result<()> {
+    delivered(text).map(|_| ())
+}
+
+/// The same for what has no end: false if nobody reads any more.
+pub(super) fn delivered(text: &str) -> Result<bool> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(Error::new(Code::Io, "stdout").caused_by(e)),
-        _ => Ok(()),
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
+        Err(e) => Err(Error::new(Code::Io, "stdout").caused_by(e)),
+        Ok(()) => Ok(true),
     }
 }
 

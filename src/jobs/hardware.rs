@@ -60,9 +60,13 @@ fn groups(devices: &[DeviceInfo]) -> Vec<Group<'_>> {
 
 /// The hardware of this machine: a row for each card and one for the processor, with the devices through which APIs show it.
 ///
-/// `cards` is what telemetry told, `machine` what the kernel lists. Cards that no API shows are there without ids.
-pub fn rows(devices: &[DeviceInfo], cards: &[Snapshot], machine: &Machine) -> Vec<Hardware> {
-    let mut rows: Vec<Hardware> = groups(devices).iter().map(|g| row(g, cards, machine)).collect();
+/// `asked` are the APIs that were asked, `cards` is what telemetry told, `machine` what the kernel lists. Cards that no API shows
+/// are there without ids, if all were asked.
+pub fn rows(devices: &[DeviceInfo], asked: &[Backend], cards: &[Snapshot], machine: &Machine) -> Vec<Hardware> {
+    let mut rows: Vec<Hardware> = groups(devices).iter().map(|g| row(g, asked, cards, machine)).collect();
+    if !APIS.iter().all(|b| asked.contains(b)) {
+        return rows;
+    }
     for card in &machine.cards {
         if !rows.iter().any(|r| r.pci.as_deref() == Some(card.pci.as_str())) {
             let told = cards.iter().find(|c| c.pci.as_deref() == Some(card.pci.as_str()));
@@ -88,7 +92,7 @@ fn hex(uid: &str) -> Option<String> {
 /// APIs that could show a GPU.
 const APIS: [Backend; 3] = [Backend::Cuda, Backend::Opencl, Backend::Wgpu];
 
-fn row(group: &Group<'_>, cards: &[Snapshot], machine: &Machine) -> Hardware {
+fn row(group: &Group<'_>, asked: &[Backend], cards: &[Snapshot], machine: &Machine) -> Hardware {
     let devices = &group.devices;
     let first = devices[0];
     let (uuid, pci) = (group.uuid().map(str::to_string), group.pci().map(str::to_string));
@@ -106,12 +110,14 @@ fn row(group: &Group<'_>, cards: &[Snapshot], machine: &Machine) -> Hardware {
     };
     let vendors: Vec<&str> = devices.iter().map(|d| d.vendor.as_str()).collect();
     let nvidia = vendors.iter().any(|v| v.to_lowercase().contains("nvidia"));
-    let missing = |b: &Backend| !devices.iter().any(|d| d.backend == *b) && (*b != Backend::Cuda || nvidia);
+    let missing = |b: &&Backend| {
+        asked.contains(b) && !devices.iter().any(|d| d.backend == **b) && (**b != Backend::Cuda || nvidia)
+    };
     let not_seen_by = match processor {
         true => Vec::new(),
         false => APIS
             .iter()
-            .filter(|b| missing(b))
+            .filter(missing)
             .map(|b| NotTold { what: b.name().into(), why: how_to_show(*b, nvidia).into() })
             .collect(),
     };

@@ -29,7 +29,7 @@ fn ids(rows: &[Hardware]) -> Vec<String> {
 fn everything_on_the_processor_is_the_processor() {
     let soft = |id| device(id, DeviceClass::Software, None, None);
     let devices = [device("cpu", DeviceClass::Cpu, None, None), soft("opencl:0"), soft("opencl:1"), soft("wgpu:0")];
-    let all = rows(&devices, &[], &Machine::default());
+    let all = rows(&devices, &Backend::ALL, &[], &Machine::default());
     assert_eq!(ids(&all), ["cpu opencl:0 opencl:1 wgpu:0"]);
     assert_eq!(
         (all[0].class, all[0].matched_by.as_str(), all[0].minimum.met.as_str()),
@@ -50,7 +50,7 @@ fn one_card_through_three_apis_is_one_row() {
         device("opencl:1", DeviceClass::Discrete, Some(UUID), None),
         device("wgpu:0", DeviceClass::Virtual, None, pci),
     ];
-    let all = rows(&devices, &[], &Machine::default());
+    let all = rows(&devices, &Backend::ALL, &[], &Machine::default());
     assert_eq!(ids(&all), ["cpu", "cuda:0 opencl:1 wgpu:0", "cuda:1 opencl:0"]);
     assert_eq!((all[1].uuid.as_deref(), all[1].pci.as_deref(), all[1].class), (Some(UUID), pci, DeviceClass::Discrete));
     assert_eq!((all[0].matched_by.as_str(), all[2].matched_by.as_str()), ("alone", "pci"));
@@ -67,7 +67,7 @@ fn a_device_that_tells_both_joins_what_was_apart() {
         device("wgpu:0", DeviceClass::Discrete, None, pci),
         device("opencl:1", DeviceClass::Discrete, Some(UUID), pci),
     ];
-    let all = rows(&devices, &[], &Machine::default());
+    let all = rows(&devices, &Backend::ALL, &[], &Machine::default());
     assert_eq!(ids(&all), ["opencl:0 wgpu:0 opencl:1"]);
     assert!(all[0].notes.iter().any(|n| n.contains("several drivers of opencl")), "{:?}", all[0].notes);
 }
@@ -79,7 +79,7 @@ fn what_tells_nothing_stays_alone() {
         device("wgpu:1", DeviceClass::Discrete, None, None),
         device("opencl:0", DeviceClass::Discrete, None, None),
     ];
-    assert_eq!(ids(&rows(&devices, &[], &Machine::default())), ["wgpu:0", "wgpu:1", "opencl:0"]);
+    assert_eq!(ids(&rows(&devices, &Backend::ALL, &[], &Machine::default())), ["wgpu:0", "wgpu:1", "opencl:0"]);
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn parts_of_a_divided_card_are_one_card() {
         device("cuda:0", DeviceClass::Discrete, Some(UUID), pci),
         device("cuda:1", DeviceClass::Discrete, Some("ffff00112233445566778899aabbccdd"), pci),
     ];
-    let all = rows(&devices, &[card], &Machine::default());
+    let all = rows(&devices, &Backend::ALL, &[card], &Machine::default());
     assert_eq!((ids(&all), all[0].mig), (vec!["cuda:0 cuda:1".to_string()], Some(true)));
     assert!(all[0].notes[0].contains("MIG"));
 }
@@ -108,11 +108,11 @@ fn telemetry_tells_of_the_card_that_it_saw() {
         ..Snapshot::default()
     };
     let devices = [device("cuda:0", DeviceClass::Discrete, Some(UUID), None)];
-    let all = rows(&devices, &[card], &Machine::default());
+    let all = rows(&devices, &Backend::ALL, &[card], &Machine::default());
     assert_eq!(all.len(), 1, "nothing twice");
     assert_eq!((all[0].memory_free, all[0].numa_node), (Some(7 << 30), Some(1)));
     assert_eq!(all[0].link.unwrap().card_generation, Some(5));
-    let none = rows(&devices, &[], &Machine::default());
+    let none = rows(&devices, &Backend::ALL, &[], &Machine::default());
     assert_eq!((none[0].memory_free, none[0].memory_free_why.as_str()), (None, "NVML did not tell"));
 }
 
@@ -135,7 +135,7 @@ fn a_card_without_an_api_is_a_row_with_the_reason() {
         nodes: Vec::new(),
     };
     let devices = [device("cuda:0", DeviceClass::Discrete, Some(UUID), Some("0000:3b:00.0"))];
-    let all = rows(&devices, &[], &machine);
+    let all = rows(&devices, &Backend::ALL, &[], &machine);
     assert_eq!(ids(&all), ["cuda:0", "", "", ""]);
     assert_eq!(all[0].kernel_driver.as_deref(), Some("nvidia"));
     assert_eq!(all[1].name, "NVIDIA card 10de:2335");
@@ -145,9 +145,12 @@ fn a_card_without_an_api_is_a_row_with_the_reason() {
     // CUDA is not expected of AMD's.
     assert_eq!(all[2].not_seen_by.len(), 2);
     assert_eq!(all[1].not_seen_by.len(), 3);
+    // Who asks one API alone learns nothing of what the others would show.
+    let alone = rows(&devices, &[Backend::Cuda], &[], &machine);
+    assert_eq!((ids(&alone), alone[0].not_seen_by.len()), (vec!["cuda:0".to_string()], 0));
     // What only NVML knows, in a container without the bus's list.
     let card = Snapshot { uid: "GPU-a".into(), name: "A card".into(), source: "nvml".into(), ..Snapshot::default() };
-    let all = rows(&[], &[card], &Machine::default());
+    let all = rows(&[], &Backend::ALL, &[card], &Machine::default());
     assert_eq!((all[0].name.as_str(), all[0].ids.len(), all[0].not_seen_by.len()), ("A card", 0, 3));
 }
 
@@ -157,7 +160,7 @@ fn the_best_api_decides_about_the_minimum() {
     let vulkan = DeviceInfo { memory_bytes: None, ..device("wgpu:0", DeviceClass::Discrete, None, pci) };
     let opencl = device("opencl:0", DeviceClass::Discrete, None, pci);
     let old = DeviceInfo { memory_bytes: Some(1 << 30), ..opencl.clone() };
-    let met = |devices: &[DeviceInfo]| rows(devices, &[], &Machine::default())[0].minimum.met.clone();
+    let met = |devices: &[DeviceInfo]| rows(devices, &Backend::ALL, &[], &Machine::default())[0].minimum.met.clone();
     assert_eq!(met(&[vulkan.clone(), opencl]), "yes");
     assert_eq!(met(std::slice::from_ref(&vulkan)), "unknown");
     assert_eq!(met(&[old]), "no");
@@ -208,7 +211,7 @@ fn a_topology_has_every_pair_with_links_and_peers() {
     ];
     let machine =
         Machine { cards: vec![], nodes: vec![NumaNode { node: 1, cpus: "4-7".into(), ..NumaNode::default() }] };
-    let rows = rows(&devices, &cards, &machine);
+    let rows = rows(&devices, &Backend::ALL, &cards, &machine);
     let t = topology(&rows, &devices, &cards, machine);
     assert_eq!(t.cards.len(), 3);
     assert_eq!((t.cards[0].numa_node, t.cards[0].cpus.as_deref()), (Some(1), Some("4-7")));

@@ -82,11 +82,7 @@ pub fn probe() -> Probe {
         };
         if devices.is_empty() {
             let reason = format!("{}: the platform has no device", Code::NoDevice.name());
-            probe.absent.push(absence(
-                name,
-                reason,
-                "check that the GPU is visible (lspci), that /dev nodes may be opened, and that containers get the device",
-            ));
+            probe.absent.push(absence(name, reason, after_no_device(name)));
         }
         for (index, (device, uid)) in devices.iter().copied().zip(place.uids).enumerate() {
             let id = format!("opencl:{}", place.first + index);
@@ -126,6 +122,15 @@ fn text_of(platform: Raw, devices: &Result<Vec<Raw>, i32>, file: Option<String>)
         version: sys::platform_text(platform, CL_PLATFORM_VERSION),
         devices: devices.iter().flatten().map(seen).collect(),
         file,
+    }
+}
+
+/// What makes a platform without devices show one. Mesa's Rusticl shows those only that a variable names.
+fn after_no_device(platform: &str) -> &'static str {
+    match platform.to_lowercase().as_str() {
+        "rusticl" => "name Mesa's driver of the GPU: RUSTICL_ENABLE=radeonsi (AMD), iris (Intel) or nouveau (NVIDIA)",
+        "clover" => "Mesa's Clover is no longer made: install the vendor's driver, or Mesa's Rusticl",
+        _ => "check that the GPU is visible (lspci), that /dev nodes may be opened, and that containers get the device",
     }
 }
 
@@ -257,6 +262,7 @@ mod tests {
         assert_eq!(version_of("OpenCL 3.0 PoCL HSTR: x"), Some((3, 0)));
         assert_eq!(version_of("OpenCL 1.1"), Some((1, 1)));
         assert_eq!(version_of("Vulkan 1.3"), None);
+        assert!(after_no_device("rusticl").contains("RUSTICL_ENABLE") && after_no_device("x").contains("lspci"));
         assert_eq!(words("OpenCL C 1.2 PoCL", 3), "OpenCL C 1.2");
     }
 
