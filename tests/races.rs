@@ -178,6 +178,8 @@ fn under_oclgrind(test: &str, part: Part<'_>) -> Option<Found> {
         .env("OCLGRIND_DATA_RACES", "1")
         .env("OCLGRIND_UNINITIALIZED", "1")
         .env("OCLGRIND_MAX_ERRORS", "50")
+        // As much as PoCL has: with its usual 32 KiB kernels with larger tiles would never be chosen.
+        .env("OCLGRIND_LOCAL_MEM_SIZE", "1048576")
         // With several threads it sometimes loses what it knows of memory that another group of work-items uses.
         .env("OCLGRIND_NUM_THREADS", "1")
         // Its check of uninitialised memory does not know an instruction that the optimiser makes (freeze).

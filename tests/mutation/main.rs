@@ -356,6 +356,9 @@ fn races(file: &str, index: usize) -> Option<bool> {
         ("OCLGRIND_LOG", &log_path),
         ("OCLGRIND_DATA_RACES", "1"),
         ("OCLGRIND_MAX_ERRORS", "5"),
+        // As in tests/races.rs; without optimisation, or what lies outside of a private array is left out by the compiler.
+        ("OCLGRIND_LOCAL_MEM_SIZE", "1048576"),
+        ("OCLGRIND_BUILD_OPTIONS", "-cl-opt-disable"),
         ("GPUCTL_CACHE", "off"),
     ]);
     worker.run(file, index, 0);
