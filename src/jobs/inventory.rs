@@ -12,6 +12,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::base::text::printable;
@@ -303,7 +304,7 @@ impl Asker {
             Ok(child) => child,
             Err(e) => return Outcome::Unasked(format!("cannot start {}: {e}", self.program.display())),
         };
-        let answers = answers_of(&mut child);
+        let answers = lines_of::<Answer>(&mut child);
         let errors = errors_of(&mut child);
         let begun = Instant::now();
         let outcome = loop {
@@ -354,16 +355,16 @@ pub(super) fn ended(child: &mut Child, within: Duration) -> Option<ExitStatus> {
     }
 }
 
-/// The process's answers as they come. Lines that are none are a driver's chatter.
-fn answers_of(child: &mut Child) -> Receiver<Answer> {
-    let (send, answers) = channel();
+/// What a process says, line by line as it comes. Lines that are nothing of ours are a driver's chatter.
+pub(super) fn lines_of<T: DeserializeOwned + Send + 'static>(child: &mut Child) -> Receiver<T> {
+    let (send, said) = channel();
     if let Some(output) = child.stdout.take() {
         std::thread::spawn(move || {
             let mut output = BufReader::new(output);
             let mut line = Vec::new();
             while output.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
-                if let Ok(answer) = serde_json::from_slice(&line)
-                    && send.send(answer).is_err()
+                if let Ok(word) = serde_json::from_slice(&line)
+                    && send.send(word).is_err()
                 {
                     break;
                 }
@@ -371,7 +372,7 @@ fn answers_of(child: &mut Child) -> Receiver<Answer> {
             }
         });
     }
-    answers
+    said
 }
 
 /// The last of what a process wrote to standard error.

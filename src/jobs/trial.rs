@@ -4,11 +4,11 @@
 //! Not here: where verdicts are kept (`engine::trials`), single kernels at their first use (`engine::judge`).
 
 use std::collections::{BTreeSet, HashMap};
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -446,7 +446,7 @@ fn listen(start: &Start, cancel: &Cancel, hear: &mut dyn FnMut(Said)) -> End {
         Ok(child) => child,
         Err(e) => return End::Unasked(format!("cannot start {}: {e}", start.program.display())),
     };
-    let said = lines_of(&mut child);
+    let said = inventory::lines_of::<Said>(&mut child);
     let errors = inventory::errors_of(&mut child);
     let mut heard = Instant::now();
     let end = loop {
@@ -481,26 +481,6 @@ fn listen(start: &Start, cancel: &Cancel, hear: &mut dyn FnMut(Said)) -> End {
     // A process that hangs in the kernel does not even end of that; it is left behind.
     inventory::ended(&mut child, GRACE);
     end
-}
-
-/// The process's lines as they come. Lines that are none of ours are a driver's chatter.
-fn lines_of(child: &mut Child) -> Receiver<Said> {
-    let (send, said) = channel();
-    if let Some(output) = child.stdout.take() {
-        std::thread::spawn(move || {
-            let mut output = BufReader::new(output);
-            let mut line = Vec::new();
-            while output.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
-                if let Ok(word) = serde_json::from_slice(&line)
-                    && send.send(word).is_err()
-                {
-                    break;
-                }
-                line.clear();
-            }
-        });
-    }
-    said
 }
 
 /// What trials have left on record of a listed device.
