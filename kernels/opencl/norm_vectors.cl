@@ -129,3 +129,108 @@ KERNEL_WG(layernorm_vectors, 1, 1, 1)
     STORE(mean, row, shift + m);
     STORE(rstd, row, r);
 }
+
+/* y = (x - shift - centre) * rstd * scale + bias from i to stop, which i then is. */
+#define NORMALISE(i, stop, shift, centre) \
+    for (; i + LANES <= stop; i += LANES) { \
+        VECTOR v = (LOAD_VECTOR(x, i) - shift - centre) * rstd * scale + bias; \
+        if (lines) { \
+            STORE_VECTOR_PAST(y, i, v); \
+        } else { \
+            STORE_VECTOR(y, i, v); \
+        } \
+    } \
+    for (; i < stop; i++) { \
+        ACC d = LOAD(x, i) - shift - centre; \
+        STORE(y, i, d * rstd * scale + bias); \
+    }
+
+/* y = (x - mean) * rstd * gamma + beta over [a, channels, inner], `total` elements, with given statistics. */
+KERNEL_WG(batchnorm_infer_vectors, 1, 1, 1)
+(GLOBAL const T *RESTRICT x, GLOBAL const T *RESTRICT gamma, GLOBAL const T *RESTRICT beta, GLOBAL const T *RESTRICT mean,
+ GLOBAL const T *RESTRICT variance, GLOBAL T *RESTRICT y, u64 total, u64 channels, u64 inner, ACC epsilon, u32 past) {
+    u64 i = FLAT_GRP() * ITEMS;
+    u64 end = MIN(i + ITEMS, total);
+    bool lines = past != 0 && inner % LANES == 0 && (u64)y % sizeof(VECTOR) == 0;
+    while (i < end) {
+        u64 block = i / inner;
+        u64 channel = block % channels;
+        u64 stop = MIN((block + 1) * inner, end);
+        ACC rstd = (ACC)1 / sqrt(LOAD(variance, channel) + epsilon);
+        ACC centre = LOAD(mean, channel);
+        ACC scale = LOAD(gamma, channel);
+        ACC bias = LOAD(beta, channel);
+        NORMALISE(i, stop, (ACC)0, centre)
+    }
+}
+
+/* sum = TERM of all distances from `shift + centre` in a segment of a channel: n elements from `begin` on, in pieces of
+   images. While it works on one image it asks for the next, which is `channels` pieces away. */
+#define SUM_OVER(sum, TERM) \
+    s = (VECTOR)0; \
+    t = (VECTOR)0; \
+    for (u64 i = begin; i < begin + length;) { \
+        u64 image = i / inner; \
+        u64 run = MIN((image + 1) * inner, begin + length) - i; \
+        u64 at = i + (image * (channels - 1) + channel) * inner; \
+        for (u64 j = 0; j < run; j += LANES) { \
+            PREFETCH(x + MIN(at + j + channels * inner, channels * n - 1)); \
+            VECTOR d = LOAD_VECTOR(x, at + j) - shift - centre; \
+            if (j / LANES % 2 == 0) { \
+                s += TERM; \
+            } else { \
+                t += TERM; \
+            } \
+        } \
+        i += run; \
+    } \
+    ACC sum = sum_of(s + t);
+
+/* batchnorm with the channel's own statistics: a work-item takes a whole channel, and finds it in its cache when it
+   normalises it. Segments and how they are joined are those of stats_part and stats_join; inner and segment are whole
+   vectors. stats is [2, channels, parts]. */
+KERNEL_WG(batchnorm_train_vectors, 1, 1, 1)
+(GLOBAL const T *RESTRICT x, GLOBAL const T *RESTRICT gamma, GLOBAL const T *RESTRICT beta, GLOBAL T *RESTRICT y,
+ GLOBAL T *RESTRICT mean, GLOBAL T *RESTRICT variance, GLOBAL T *RESTRICT running_mean, GLOBAL T *RESTRICT running_variance,
+ GLOBAL ACC *RESTRICT stats, u64 channels, u64 inner, u64 n, u64 segment, u64 parts, ACC epsilon, ACC keep, ACC take,
+ u32 past) {
+    u64 channel = FLAT_GRP();
+    if (channel >= channels) return;
+    bool lines = past != 0 && (u64)y % sizeof(VECTOR) == 0;
+    ACC first = LOAD(x, channel * inner);
+    ACC shift = first - first == (ACC)0 ? first : (ACC)0;
+    VECTOR s;
+    VECTOR t;
+    ACC total = (ACC)0;
+    for (u64 p = 0; p < parts; p++) {
+        u64 begin = p * segment;
+        u64 length = MIN(n - begin, segment);
+        ACC centre = (ACC)0;
+        SUM_OVER(distance, d)
+        centre = distance / (ACC)length;
+        SUM_OVER(squares, d * d)
+        stats[channel * parts + p] = centre;
+        stats[(channels + channel) * parts + p] = squares;
+        total += distance;
+    }
+    ACC centre = total / (ACC)n;
+    ACC squares = (ACC)0;
+    for (u64 p = 0; p < parts; p++) {
+        ACC d = stats[channel * parts + p] - centre;
+        squares += stats[(channels + channel) * parts + p] + d * d * (ACC)MIN(n - p * segment, segment);
+    }
+    ACC var = squares / (ACC)n;
+    ACC m = shift + centre;
+    STORE(mean, channel, m);
+    STORE(variance, channel, var);
+    STORE(running_mean, channel, keep * LOAD(running_mean, channel) + take * m);
+    STORE(running_variance, channel, keep * LOAD(running_variance, channel) + take * var);
+    ACC rstd = (ACC)1 / sqrt(var + epsilon);
+    ACC scale = LOAD(gamma, channel);
+    ACC bias = LOAD(beta, channel);
+    for (u64 image = 0; image < n / inner; image++) {
+        u64 i = (image * channels + channel) * inner;
+        u64 stop = i + inner;
+        NORMALISE(i, stop, shift, centre)
+    }
+}

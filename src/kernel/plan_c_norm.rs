@@ -210,6 +210,58 @@ pub fn batchnorm_train(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Pla
     Ok(plan)
 }
 
+/// `batchnorm_train_vectors(x, gamma, beta, y, mean, variance, running_mean, running_variance, stats, channels, inner, n,
+/// segment, parts, epsilon, keep, take, past)`, for channels of whole vectors, enough of them for all processors.
+pub fn batchnorm_train_vectors(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
+    for_processors(info)?;
+    let c = Channels::of(case);
+    if c.channels * c.n == 0 {
+        return Err(Error::new(Code::FeatureUnsupported, "needs elements"));
+    }
+    let (segment, parts) = cut(c.n);
+    let lanes = source::vector_lanes(case.dtype);
+    if c.inner % lanes != 0 || segment % lanes != 0 {
+        return Err(Error::new(Code::FeatureUnsupported, format!("needs images of whole vectors of {lanes} elements")));
+    }
+    if c.channels < 4 * u64::from(info.compute_units) {
+        return Err(Error::new(Code::FeatureUnsupported, "needs four channels for each processor"));
+    }
+    let momentum = case.attrs.float("momentum", plan_native::MOMENTUM);
+    let mut params = [c.channels, c.inner, c.n, segment, parts].map(Param::U64).to_vec();
+    let scalars = [case.attrs.float("epsilon", plan_native::EPSILON), momentum, 1.0 - momentum];
+    params.extend(scalars.map(|v| Param::scalar(case.dtype, v)));
+    params.push(past_caches(c.channels * c.n * case.dtype.size()));
+    let step = Step {
+        args: (0..8).map(Arg::Operand).chain([Arg::Scratch(0)]).collect(),
+        writes: vec![false, false, false, true, true, true, true, true, true],
+        params,
+        cost: plan_native::batchnorm_train_cost(case),
+        ..vectors(case, "batchnorm_train_vectors", c.channels, info)?
+    };
+    Ok(Plan { steps: vec![step], scratch: vec![2 * c.channels * parts * case.dtype.compute().size()] })
+}
+
+/// `batchnorm_infer_vectors(x, gamma, beta, mean, variance, y, total, channels, inner, epsilon, past)`.
+pub fn batchnorm_infer_vectors(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
+    for_processors(info)?;
+    let c = Channels::of(case);
+    let total = c.channels * c.n;
+    if total == 0 {
+        return Ok(Plan::default());
+    }
+    let mut params = [total, c.channels, c.inner].map(Param::U64).to_vec();
+    params.push(Param::scalar(case.dtype, case.attrs.float("epsilon", plan_native::EPSILON)));
+    params.push(past_caches(total * case.dtype.size()));
+    let step = spread_elements(vectors(case, "batchnorm_infer_vectors", 1, info)?, total, info)?;
+    Ok(one(Step {
+        args: (0..6).map(Arg::Operand).collect(),
+        writes: vec![false, false, false, false, false, true],
+        params,
+        cost: plan_native::batchnorm_infer_cost(case),
+        ..step
+    }))
+}
+
 /// `batchnorm_infer(x, gamma, beta, mean, variance, y, total, channels, inner, epsilon)`.
 pub fn batchnorm_infer(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
     let c = Channels::of(case);

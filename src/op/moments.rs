@@ -51,6 +51,8 @@ const C: Kernel = Kernel {
     ..BASE
 };
 const WGSL: Kernel = Kernel { body: Body::Wgsl(WGSL_TEXT), ..C };
+/// For OpenCL devices that are processors.
+const VECTORS: Kernel = Kernel { variant: "cpu-vectors", body: Body::Opencl(norm::VECTORS_TEXT), ..BASE };
 
 /// Roundings that one of n terms goes through: every kernel of a long sum keeps at least 16 sums side by side and joins at
 /// most 512 of them (blocked summation, Higham 4.2). The textbook loops add one after the other; they are held to the same.
@@ -131,12 +133,7 @@ pub(super) static LAYERNORM: OpDesc = OpDesc {
     domain: &[Range(-1.0, 1.0), Range(-1.5, 1.5), Range(-1.0, 1.0)],
     grad: Grad::None(NO_RULE),
     kernels: &[
-        Kernel {
-            variant: "cpu-vectors",
-            body: Body::Opencl(norm::VECTORS_TEXT),
-            plan: plan_c_norm::layernorm_vectors,
-            ..BASE
-        },
+        Kernel { plan: plan_c_norm::layernorm_vectors, ..VECTORS },
         Kernel { plan: plan_c_norm::layernorm, ..C },
         Kernel { plan: plan_wgsl_norm::layernorm, ..WGSL },
         BASE,
@@ -212,6 +209,7 @@ pub(super) static BATCHNORM_TRAIN: OpDesc = OpDesc {
     domain: &[Range(-1.0, 1.0), Range(-1.5, 1.5), Range(-1.0, 1.0), Range(-1.0, 1.0), Range(0.0, 2.0)],
     grad: Grad::None(NO_RULE),
     kernels: &[
+        Kernel { plan: plan_c_norm::batchnorm_train_vectors, ..VECTORS },
         Kernel { plan: plan_c_norm::batchnorm_train, ..C },
         Kernel { plan: plan_wgsl_norm::batchnorm_train, ..WGSL },
         Kernel { body: Body::Native(moments::batchnorm_train), plan: plan_native::batchnorm_train, ..BASE },
@@ -268,6 +266,7 @@ pub(super) static BATCHNORM_INFER: OpDesc = OpDesc {
     domain: &[Range(-1.0, 1.0), Range(-1.5, 1.5), Range(-1.0, 1.0), Range(-1.0, 1.0), Range(0.1, 2.0)],
     grad: Grad::None(NO_RULE),
     kernels: &[
+        Kernel { plan: plan_c_norm::batchnorm_infer_vectors, ..VECTORS },
         Kernel { plan: plan_c_norm::batchnorm_infer, variant: "flat", ..C },
         Kernel { plan: plan_wgsl_norm::batchnorm_infer, variant: "flat", ..WGSL },
         Kernel { body: Body::Native(moments::batchnorm_infer), plan: plan_native::batchnorm_infer, ..BASE },
@@ -534,6 +533,13 @@ fn train_cases(tier: Tier) -> Vec<CaseSpec> {
             batch_spec([1, 1, 600_000], Fill::Uniform),
             batch_spec([2, 66_000, 1], Fill::Uniform),
             batch_spec([70_001, 2, 1], Fill::Integer),
+            // Whole vectors of many channels: of one part and of several.
+            batch_spec([2, 512, 16], Fill::Uniform),
+            batch_spec([3, 9, 48], Fill::Special),
+            batch_spec([3, 10, 80], Fill::Offset),
+            batch_spec([2, 8, 64], Fill::Cancelling),
+            batch_spec([5, 8, 4096], Fill::Uniform),
+            with(batch_spec([3, 8, 16], Fill::Integer), "momentum", 0.25),
             with(batch_spec([7, 3, 31], Fill::Uniform), "epsilon", 1e-3),
             with(batch_spec([7, 3, 31], Fill::Uniform), "momentum", 0.0),
             with(batch_spec([7, 3, 31], Fill::Uniform), "momentum", 1.0),
