@@ -93,6 +93,7 @@ codes! {
     CompileFailed "compile-failed" Internal Error "a kernel does not compile on this device" "report the compile log with the driver's version";
     LaunchFailed "launch-failed" Transient Error "a kernel launch failed" "try again; if it persists, run `gpuctl verify` on this device";
     LaunchTimeout "launch-timeout" Lost Error "the device did not finish in time" "the device may hang: restart the process and look at the kernel log";
+    QueueBusy "queue-busy" Transient Error "no queue of the device came free in time" "let fewer threads call at once, or allow more time";
     TransferFailed "transfer-failed" Transient Error "a copy between host and device failed" "try again; if it persists, run `gpuctl stress` on this device";
     BufferBounds "buffer-bounds" Internal Error "an access lies outside its buffer" "report this with the command line";
     BufferForeign "buffer-foreign" Internal Error "a buffer or program belongs to another device" "use each buffer only on the device that made it";

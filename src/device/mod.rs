@@ -208,9 +208,12 @@ impl Slice {
     }
 }
 
-/// A type-erased buffer; released when the last clone goes.
+/// A type-erased buffer, or the first part of one; released when the last clone goes.
 #[derive(Clone)]
-pub struct Buffer(Arc<Held>);
+pub struct Buffer {
+    held: Arc<Held>,
+    bytes: u64,
+}
 
 /// A built program; released when the last clone goes.
 #[derive(Clone)]
@@ -256,15 +259,28 @@ impl Held {
 impl Buffer {
     /// Wraps a backend's own buffer. `serial` is the device's.
     pub fn new(raw: impl Any + Send + Sync, bytes: u64, serial: u64, ticket: Ticket) -> Self {
-        Buffer(Arc::new(Held { raw: Box::new(raw), bytes, serial, _ticket: ticket }))
+        Buffer { held: Arc::new(Held { raw: Box::new(raw), bytes, serial, _ticket: ticket }), bytes }
     }
-    /// Bytes asked for at allocation.
+    /// Bytes that can be reached: those asked for at allocation, or fewer.
     pub fn bytes(&self) -> u64 {
-        self.0.bytes
+        self.bytes
+    }
+    /// The first `bytes` bytes of it, as a buffer that keeps the memory alive; all of it if there are not so many.
+    pub fn first(mut self, bytes: u64) -> Buffer {
+        self.bytes = self.bytes.min(bytes);
+        self
+    }
+    /// All of the memory that this is a part of.
+    pub fn whole(&self) -> Buffer {
+        Buffer { held: Arc::clone(&self.held), bytes: self.held.bytes }
+    }
+    /// Whether there are other clones, or other parts of the same memory.
+    pub fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.held) > 1
     }
     /// The backend's own buffer; `BufferForeign` if another device made it.
     pub fn raw<T: 'static>(&self, serial: u64) -> Result<&T> {
-        self.0.raw(serial, "buffer")
+        self.held.raw(serial, "buffer")
     }
     /// Checks that `offset .. offset + len` lies inside.
     pub fn check(&self, offset: u64, len: u64) -> Result<()> {
@@ -280,7 +296,7 @@ impl Buffer {
 
 impl std::fmt::Debug for Buffer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Buffer({} B of device {})", self.0.bytes, self.0.serial)
+        write!(f, "Buffer({} B of device {})", self.bytes, self.held.serial)
     }
 }
 

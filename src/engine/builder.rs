@@ -3,19 +3,23 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
+use std::time::Duration;
 
 use crate::base::{Env, Result, os};
-use crate::device::Device;
 use crate::device::cpu::{CpuDevice, Pin};
-use crate::device::probe::{self, CpuConfig, Select};
+use crate::device::probe::{self, CpuConfig, Found, Select};
+use crate::device::{DEADLINE, Device};
 use crate::kernel::Isa;
 use crate::op;
 use crate::profile::file::{self, Loaded};
 use crate::profile::{Chooser, Profile, Source};
 
+use super::gpu::{Common, Gpu};
 use super::place::Places;
+use super::pool::PoolConfig;
 use super::record::Recorder;
-use super::{Counts, Engine, Placement, Runner, Trials};
+use super::recover::RecoveryConfig;
+use super::{Counts, Engine, Placement, Trials};
 
 /// Whether a program was told of GPUs that nobody measured: once is enough.
 static TOLD: AtomicBool = AtomicBool::new(false);
@@ -41,10 +45,37 @@ pub struct EngineBuilder {
     env: Option<Env>,
     placement: Placement,
     cpu_variant: Option<String>,
-    devices: Vec<Arc<dyn Device>>,
+    devices: Vec<Given>,
     record: Option<PathBuf>,
     strict: bool,
     untried: bool,
+    pool: PoolConfig,
+    unpooled: bool,
+    recovery: RecoveryConfig,
+    deadline: Option<Duration>,
+}
+
+/// How a device is opened.
+type Open = dyn Fn() -> Result<Arc<dyn Device>> + Send + Sync;
+
+/// A device that the program brings.
+#[derive(Clone)]
+enum Given {
+    Opened(Arc<dyn Device>),
+    From(Arc<Open>),
+}
+
+impl Given {
+    fn gpu(self, common: &Arc<Common>) -> Result<Gpu> {
+        match self {
+            Given::Opened(device) => Ok(Gpu::open(device, common)),
+            Given::From(open) => {
+                let device = open()?;
+                let found = Found::new(device.info().clone(), move || open());
+                Ok(Gpu::open_from(device, found, common))
+            }
+        }
+    }
 }
 
 impl std::fmt::Debug for EngineBuilder {
@@ -69,9 +100,35 @@ impl EngineBuilder {
         self.select = Some(select);
         self
     }
-    /// Adds an opened device, found before all others.
+    /// Adds an opened device, found before all others. If it is lost it is not opened again, as nobody knows how.
     pub fn device(mut self, device: Arc<dyn Device>) -> Self {
-        self.devices.push(device);
+        self.devices.push(Given::Opened(device));
+        self
+    }
+    /// Adds a device, found before all others, that is opened by `open`: once when the engine is built, and again after it
+    /// was lost. It must be the same device each time, by its uid.
+    pub fn device_from(mut self, open: impl Fn() -> Result<Arc<dyn Device>> + Send + Sync + 'static) -> Self {
+        self.devices.push(Given::From(Arc::new(open)));
+        self
+    }
+    /// Settings of the pools of device memory, one for each device. The default: [`PoolConfig::default`].
+    pub fn pool(mut self, config: PoolConfig) -> Self {
+        (self.pool, self.unpooled) = (config, false);
+        self
+    }
+    /// Every call allocates its device memory and releases it.
+    pub fn without_pool(mut self) -> Self {
+        self.unpooled = true;
+        self
+    }
+    /// When a device that failed is used again. The default: [`RecoveryConfig::default`].
+    pub fn recovery(mut self, config: RecoveryConfig) -> Self {
+        self.recovery = config;
+        self
+    }
+    /// How long a call may take on a device before the device counts as hung. The default: [`DEADLINE`].
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = Some(deadline);
         self
     }
     /// Threads of the CPU; 0 (the default): all that the process may use.
@@ -135,7 +192,7 @@ impl EngineBuilder {
             // A simulated device brings the CPU that it may be compared with.
             let config = CpuConfig { threads: self.threads, pin: Pin::Free };
             let rig = probe::open(&Select::Named(names), &env, config)?;
-            devices.extend(rig.devices);
+            devices.extend(rig.devices.into_iter().map(Given::Opened));
             cpu = rig.cpu;
         }
         // As calibrate writes it: the last part of the CPU's api text, `THREADS threads, ISA`.
@@ -143,17 +200,27 @@ impl EngineBuilder {
         let other_host = loaded.profile.other_host(&cpu.info().name, isa);
         let recorder = self.record.as_ref().or(env.record.as_ref()).map(|file| Recorder::open(file));
         let trials = (!self.untried).then(|| Trials::of(&env));
+        let common = Arc::new(Common {
+            clock: cpu.clock(),
+            changes: AtomicU64::new(0),
+            resting: AtomicU64::new(0),
+            returns: AtomicU64::new(0),
+            recovery: self.recovery,
+            pool: (!self.unpooled).then_some(self.pool),
+            deadline: self.deadline.unwrap_or(DEADLINE),
+        });
+        let given = devices.into_iter().map(|d| d.gpu(&common)).collect::<Result<Vec<_>>>()?;
         let places = Places {
             chooser: Chooser::knowing(loaded.profile, op::words()),
             placement: self.placement,
             select,
             env,
-            cpu: Runner::new(cpu),
+            cpu: common.runner(cpu),
             cpu_variant: self.cpu_variant,
             other_host,
-            given: Mutex::new(devices),
-            pool: OnceLock::new(),
-            dropped: AtomicU64::new(0),
+            given: Mutex::new(given),
+            gpus: OnceLock::new(),
+            common,
         };
         places.check_forced()?;
         Ok(Engine {

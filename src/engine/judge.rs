@@ -162,6 +162,22 @@ fn try_now(
     Ok(())
 }
 
+/// Runs a small case of an op, in the very text that a call takes, and judges its results; whatever was noted of it before.
+///
+/// Errors: those of running it.
+pub fn known_answer(runner: &Runner, op: &'static OpDesc, planned: &Case, deadline: Duration) -> Result<Judged> {
+    let info = runner.device().info();
+    let choice = kernel::choose(op.kernels, planned, info, None)?;
+    let wanted = programs(op, planned, &choice, info)?;
+    let Some(program) = wanted.first() else {
+        return Ok(Judged::Unjudged("the call launches no kernel".into()));
+    };
+    match small_case(op, planned, info, program, &wanted)? {
+        Some(small) => judge(runner, op, &small.case, small.choice, deadline),
+        None => Ok(Judged::Unjudged("no small case takes the call's text".into())),
+    }
+}
+
 /// A case for a trial.
 struct Small {
     case: Case,

@@ -21,16 +21,23 @@
 mod action;
 mod builder;
 mod call;
+mod gpu;
 pub mod judge;
 pub mod place;
+pub mod pool;
 pub mod record;
+pub mod recover;
 mod route;
 pub mod run;
+mod shelves;
+mod status;
+mod sync;
 pub mod trials;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::time::Duration;
 
 use crate::base::{Attrs, Case, Class, Code, DType, DeviceInfo, Error, HostTensor, Result};
 use crate::device::DEADLINE;
@@ -39,13 +46,17 @@ use crate::profile::{Operands, Profile, Source};
 
 pub use builder::EngineBuilder;
 pub use place::{Explanation, Placement, Why};
+pub use pool::{ClearPolicy, Pool, PoolConfig, PoolStats, Rented, Retention};
 pub use record::{Workload, WorkloadRow};
+pub use recover::{RecoveryConfig, State};
 pub use route::{Ran, Route};
 pub use run::{Guard, Leased, Pins, Prepared, Runner};
+pub use status::{DeviceStatus, Status};
 pub use trials::Trials;
 
 use call::Bound;
-use place::{Gpu, Places};
+use gpu::Gpu;
+use place::Places;
 use record::Recorder;
 use route::{Direct, Planned};
 
@@ -54,6 +65,7 @@ struct Counts {
     cpu: AtomicU64,
     gpu: AtomicU64,
     fallbacks: AtomicU64,
+    retries: AtomicU64,
 }
 
 /// Calls of an engine so far.
@@ -65,6 +77,10 @@ pub struct Stats {
     pub gpu: u64,
     /// Calls that failed on a GPU and then ran on the CPU.
     pub fallbacks: u64,
+    /// Calls that failed on a GPU and were made there once more, with fresh copies of their operands.
+    pub retries: u64,
+    /// Devices that failed and came back into use.
+    pub recoveries: u64,
 }
 
 /// What a call gave.
@@ -160,7 +176,13 @@ impl Engine {
     /// Counters.
     pub fn stats(&self) -> Stats {
         let at = |c: &AtomicU64| c.load(Ordering::Relaxed);
-        Stats { cpu: at(&self.counts.cpu), gpu: at(&self.counts.gpu), fallbacks: at(&self.counts.fallbacks) }
+        Stats {
+            cpu: at(&self.counts.cpu),
+            gpu: at(&self.counts.gpu),
+            fallbacks: at(&self.counts.fallbacks),
+            retries: at(&self.counts.retries),
+            recoveries: at(&self.places.common.returns),
+        }
     }
 
     /// Where a case would run, and why. [`Engine::run`] decides by the same function.
@@ -259,6 +281,7 @@ impl Engine {
             counts: self.recorder.as_ref().map(|r| r.counts(&bound.case, false)),
             direct: OnceLock::new(),
             tried: OnceLock::new(),
+            unfit: OnceLock::new(),
             case: bound.case,
         }))
     }
@@ -266,6 +289,7 @@ impl Engine {
     /// Makes a planned call with operands that fit it.
     fn go(&self, planned: &Planned, inputs: &[&HostTensor], outputs: &mut [HostTensor]) -> Result<Done<'_>> {
         let mut fallback = None;
+        self.places.look_after();
         if let Some(gpu) = planned.gpu.and_then(|at| self.places.gpu(at)) {
             match self.on_gpu(gpu, planned, inputs, outputs) {
                 Ok(done) => return Ok(done),
@@ -292,7 +316,7 @@ impl Engine {
             return Ok(Done { ran, variant: direct.variant, why: fallback, seconds: None });
         }
         let bound = call::bind(planned.op, inputs, &planned.attrs)?;
-        let done = compute(cpu, planned.op, &bound, self.places.cpu_variant.as_deref(), Care::Plain)?;
+        let done = compute(cpu, planned.op, &bound, self.places.cpu_variant.as_deref(), Care::Plain, DEADLINE)?;
         count();
         let (variant, seconds) = (done.variant, done.seconds);
         give(done, outputs)?;
@@ -302,18 +326,15 @@ impl Engine {
     /// The call on a GPU; else why the CPU makes it, or the error that ends it.
     fn on_gpu<'e>(
         &'e self,
-        gpu: &'e Gpu,
+        gpu: &'e Arc<Gpu>,
         planned: &Planned,
         inputs: &[&HostTensor],
         outputs: &mut [HostTensor],
     ) -> Result<Done<'e>, Result<String>> {
         let bound = call::bind(planned.op, inputs, &planned.attrs).map_err(Err)?;
-        let run = |runner| {
-            self.trust(runner, planned)?;
-            compute(runner, planned.op, &bound, None, Care::Plain)
-        };
-        match gpu.runner().and_then(run) {
+        match self.tries_on_gpu(gpu, planned, &bound) {
             Ok(done) => {
+                gpu.succeeded();
                 self.counts.gpu.fetch_add(1, Ordering::Relaxed);
                 if let Some(counts) = &planned.counts {
                     counts.add(1, true);
@@ -323,10 +344,6 @@ impl Engine {
                 Ok(Done { ran: Ran { on: &gpu.info.id, fallback: false }, variant, why: None, seconds: Some(seconds) })
             }
             Err(e) => {
-                // After these the device's state is unknown, so later calls would fail or, worse, not fail.
-                if matches!(e.class(), Class::Lost | Class::Sticky) {
-                    self.places.quarantine(gpu, e.to_string());
-                }
                 // Who forces a device is not served by another one in its place.
                 let forced = matches!(self.places.placement, Placement::ForceGpu(_)) && e.code() == Code::ResultWrong;
                 if self.strict || forced || e.class() == Class::Usage {
@@ -341,6 +358,36 @@ impl Engine {
                 Err(Ok(text))
             }
         }
+    }
+
+    /// The call on a GPU, once more where that may help, each time with fresh copies of the operands.
+    fn tries_on_gpu(&self, gpu: &Arc<Gpu>, planned: &Planned, bound: &Bound<'_>) -> Result<Computed> {
+        if let Some((code, why)) = planned.unfit.get() {
+            return Err(Error::new(*code, format!("{why} (earlier; not tried again)")).device(&gpu.info.id));
+        }
+        let runner = gpu.runner()?;
+        let once = || {
+            self.trust(&runner, planned)?;
+            compute(&runner, planned.op, bound, None, Care::Plain, self.places.common.deadline)
+        };
+        let again = |e: Error| {
+            let compiler = e.code() == Code::CompileFailed;
+            if !matches!(e.class(), Class::Oom | Class::Transient) && !compiler {
+                return Err(e);
+            }
+            if let (Class::Oom, Some(pool)) = (e.class(), runner.pool()) {
+                pool.trim();
+            }
+            self.counts.retries.fetch_add(1, Ordering::Relaxed);
+            once()
+        };
+        once().or_else(again).inspect_err(|e| {
+            // The same text will not compile the next time either, and finding that out takes longest.
+            if e.code() == Code::CompileFailed {
+                let _ = planned.unfit.set((e.code(), e.detail().to_string()));
+            }
+            gpu.failed(&runner, planned.op, &planned.case, e);
+        })
     }
 
     /// Fails (`ResultWrong`) for a kernel that computes wrong there; its first use is tried before.
@@ -412,7 +459,7 @@ impl Runner {
         attrs: &Attrs,
         variant: Option<&str>,
     ) -> Result<Computed> {
-        compute(self, op, &call::bind(op, inputs, attrs)?, variant, Care::Guarded)
+        compute(self, op, &call::bind(op, inputs, attrs)?, variant, Care::Guarded, DEADLINE)
     }
 }
 
@@ -430,31 +477,38 @@ fn compute(
     bound: &Bound<'_>,
     variant: Option<&str>,
     care: Care,
+    deadline: Duration,
 ) -> Result<Computed> {
     let prepared = runner.prepare(op, &bound.case, variant)?;
     let inputs: Vec<&HostTensor> = bound.inputs.iter().map(|t| t.as_ref()).collect();
     let clock = runner.device().clock();
-    let mut lease = runner.lease()?;
+    // Longer than a call may take: on a device that hangs the calls before give their turn up first.
+    let mut lease = runner.lease_in_turn(deadline.saturating_mul(2))?;
     let mut call = || -> Result<(Vec<HostTensor>, f64)> {
         let q = lease.queue()?;
         if care == Care::Guarded {
             prepared.poison(q)?;
-            q.finish(DEADLINE)?;
+            q.finish(deadline)?;
         }
         let start = clock.now();
-        let outputs = prepared.call(q, &inputs, DEADLINE)?;
+        let outputs = prepared.call(q, &inputs, deadline)?;
         let seconds = clock.now() - start;
         if care == Care::Guarded {
             prepared.check_guards(q)?;
         }
         Ok((outputs, seconds))
     };
-    let called = call();
-    if called.is_err() {
-        // What the queue still holds is unknown.
-        lease.discard();
-    }
-    let (mut outputs, seconds) = called?;
+    let (mut outputs, seconds) = match call() {
+        Ok(called) => called,
+        Err(e) => {
+            // What the queue still holds is unknown.
+            lease.discard();
+            if e.class() == Class::Lost {
+                run::bury(prepared, lease);
+            }
+            return Err(e);
+        }
+    };
     if outputs.len() != bound.results.len() {
         return Err(Error::new(Code::Internal, format!("{} results, expected {}", outputs.len(), bound.results.len())));
     }
@@ -479,7 +533,7 @@ mod tests {
             let engine = engine.unwrap();
             let inputs = if op == "gemm" { vec![&x, &x] } else { vec![&x] };
             engine.run(op, &inputs, &Attrs::new()).unwrap();
-            engine.places.pool.get().is_some()
+            engine.places.gpus.get().is_some()
         };
         assert!(!probed("always-cpu", Placement::Automatic, "gemm"));
         assert!(!probed("default", Placement::Automatic, "gemm"), "4x4x4 is below the threshold");

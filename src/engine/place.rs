@@ -4,11 +4,10 @@
 //! nothing there opens no driver at all.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::base::{Absence, Backend, Case, Code, DeviceClass, DeviceInfo, Env, Error, Features, Result};
-use crate::device::Device;
 use crate::device::cpu::Pin;
 use crate::device::probe::{self, CpuConfig, Found, Select};
 use crate::kernel;
@@ -16,6 +15,7 @@ use crate::op::OpDesc;
 use crate::profile::{self, Call, Chooser, Entry, Fit, Kind, Operands, Place, Policy, Profile, ProfileDevice};
 
 use super::Runner;
+use super::gpu::{Common, Gpu};
 
 /// Who decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -129,47 +129,15 @@ impl fmt::Display for Explanation {
     }
 }
 
-/// A device that calls may be sent to.
-pub(super) struct Gpu {
-    pub info: DeviceInfo,
-    found: Option<Found>,
-    runner: OnceLock<Result<Runner, (Code, String)>>,
-    quarantine: Mutex<Option<String>>,
-}
-
-impl Gpu {
-    fn opened(device: Arc<dyn Device>) -> Self {
-        let info = device.info().clone();
-        Gpu { info, found: None, runner: OnceLock::from(Ok(Runner::new(device))), quarantine: Mutex::default() }
-    }
-    fn seen(found: Found) -> Self {
-        Gpu { info: found.info.clone(), found: Some(found), runner: OnceLock::new(), quarantine: Mutex::default() }
-    }
-    /// Its runner; opens the device at the first call. A device that did not open is not tried again.
-    pub(super) fn runner(&self) -> Result<&Runner> {
-        let opened = self.runner.get_or_init(|| match &self.found {
-            Some(found) => found.open().map(Runner::new).map_err(|e| (e.code(), e.detail().to_string())),
-            None => Err((Code::DeviceMissing, "the device was never found".into())),
-        });
-        opened.as_ref().map_err(|(code, why)| Error::new(*code, why.clone()).device(&self.info.id))
-    }
-    fn quarantined(&self) -> Option<String> {
-        self.quarantine.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-    fn called(&self, name: &str) -> bool {
-        self.info.id == name || self.info.uid == name
-    }
-}
-
 /// The GPUs of an engine, found at first need.
-pub(super) struct Pool {
-    gpus: Vec<Gpu>,
-    absent: Vec<Absence>,
+pub(super) struct Gpus {
+    pub(super) all: Vec<Arc<Gpu>>,
+    pub(super) absent: Vec<Absence>,
     /// The profile's devices: how each fits what is here, and which GPU it is.
     fits: Vec<(ProfileDevice, Fit, Option<usize>)>,
 }
 
-impl Pool {
+impl Gpus {
     fn note_of(&self, gpu: &Gpu) -> Vec<String> {
         let mut notes = Vec::new();
         if let Some((_, fit @ Fit::OtherDriver { .. }, _)) = self.fits.iter().find(|(d, ..)| d.uid == gpu.info.uid) {
@@ -198,10 +166,9 @@ pub(super) struct Places {
     pub cpu_variant: Option<String>,
     /// Why the profile's CPU is not this one, if it is not.
     pub other_host: Option<String>,
-    pub given: Mutex<Vec<Arc<dyn Device>>>,
-    pub pool: OnceLock<Pool>,
-    /// Devices that dropped out so far: decisions made before may be void.
-    pub dropped: AtomicU64,
+    pub given: Mutex<Vec<Gpu>>,
+    pub gpus: OnceLock<Gpus>,
+    pub common: Arc<Common>,
 }
 
 /// A decision: what [`Explanation`] says, and the device itself.
@@ -222,30 +189,33 @@ impl Places {
 
     /// Changes when an earlier decision may be void.
     pub(super) fn generation(&self) -> u64 {
-        self.dropped.load(Ordering::Acquire)
+        self.common.changes.load(Ordering::Acquire)
     }
 
     /// GPU number `at` of the pool.
-    pub(super) fn gpu(&self, at: usize) -> Option<&Gpu> {
-        self.pool.get()?.gpus.get(at)
+    pub(super) fn gpu(&self, at: usize) -> Option<&Arc<Gpu>> {
+        self.gpus.get()?.all.get(at)
     }
 
     /// The number of a GPU of the pool.
     pub(super) fn number(&self, gpu: &Gpu) -> Option<usize> {
-        self.pool.get()?.gpus.iter().position(|g| std::ptr::eq(g, gpu))
+        self.gpus.get()?.all.iter().position(|g| std::ptr::eq(&**g, gpu))
     }
 
-    /// Takes a device out of service.
-    pub(super) fn quarantine(&self, gpu: &Gpu, why: String) {
-        gpu.quarantine.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
-        self.dropped.fetch_add(1, Ordering::AcqRel);
+    /// Opens devices again whose rest is over.
+    pub(super) fn look_after(&self) {
+        if self.common.resting.load(Ordering::Relaxed) > 0
+            && let Some(gpus) = self.gpus.get()
+        {
+            gpus.all.iter().for_each(Gpu::look_after);
+        }
     }
 
     /// The GPUs; probed once. Only backends of devices that the profile sends work to are asked.
-    fn pool(&self) -> &Pool {
-        self.pool.get_or_init(|| {
+    fn gpus(&self) -> &Gpus {
+        self.gpus.get_or_init(|| {
             let given = std::mem::take(&mut *self.given.lock().unwrap_or_else(PoisonError::into_inner));
-            let mut gpus: Vec<Gpu> = given.into_iter().map(Gpu::opened).collect();
+            let mut gpus: Vec<Arc<Gpu>> = given.into_iter().map(Arc::new).collect();
             let mut absent = Vec::new();
             let wanted: Vec<Backend> = match (&self.placement, &self.select) {
                 (Placement::ForceGpu(name), _) => Select::Named(vec![name.clone()]).backends(),
@@ -261,7 +231,8 @@ impl Places {
                 match probe::inventory_of(&wanted, &self.env, CpuConfig { threads: 1, pin: Pin::Free }) {
                     Ok(seen) => {
                         let new = |f: &Found| f.info.backend != Backend::Cpu && !known(&f.info.uid);
-                        let fresh: Vec<Gpu> = seen.found.into_iter().filter(new).map(Gpu::seen).collect();
+                        let seen_anew = |f: Found| Arc::new(Gpu::seen(f, &self.common));
+                        let fresh: Vec<Arc<Gpu>> = seen.found.into_iter().filter(new).map(seen_anew).collect();
                         gpus.extend(fresh);
                         absent = seen.absent;
                     }
@@ -283,7 +254,7 @@ impl Places {
             for (device, fit, _) in fits.iter().filter(|(_, fit, _)| *fit != Fit::Exact) {
                 log::warn!("profile '{}', {}: {}", self.profile().name, device.id, fit.text());
             }
-            Pool { gpus, absent, fits }
+            Gpus { all: gpus, absent, fits }
         })
     }
 
@@ -306,7 +277,7 @@ impl Places {
         let policy = match &self.placement {
             Placement::ForceCpu => return decided(None, Why::Forced),
             Placement::ForceGpu(name) => {
-                let Some(gpu) = self.pool().gpus.iter().find(|g| g.called(name)) else {
+                let Some(gpu) = self.gpus().all.iter().find(|g| g.called(name)) else {
                     return decided(None, Why::NoDevice(format!("'{name}' is not here")));
                 };
                 return match self.obstacle(op, case, gpu) {
@@ -342,14 +313,14 @@ impl Places {
         if placed.place == Place::Cpu {
             return decided(None, Why::Profile(placed.why));
         }
-        let pool = self.pool();
+        let gpus = self.gpus();
         // Nothing was measured, so only what is a GPU beyond doubt, or was selected, takes part.
         let real = |g: &&Gpu| {
             let doubtful = matches!(g.info.class, DeviceClass::Software | DeviceClass::Simulated | DeviceClass::Cpu);
             self.selected(g) && (self.select != Select::Default || !doubtful)
         };
-        let mut why = Why::NoDevice(pool.absence());
-        for gpu in pool.gpus.iter().filter(real) {
+        let mut why = Why::NoDevice(gpus.absence());
+        for gpu in gpus.all.iter().map(|g| &**g).filter(real) {
             match self.obstacle(op, case, gpu) {
                 None => return decided(Some(gpu), Why::Profile(placed.why)),
                 Some(obstacle) => why = obstacle,
@@ -394,15 +365,15 @@ impl Places {
 
     /// The GPU that a device of the profile is now, or what speaks against using it.
     fn usable(&self, op: &'static OpDesc, case: &Case, device: &ProfileDevice) -> Result<&Gpu, Why> {
-        let pool = self.pool();
+        let gpus = self.gpus();
         let missing = |text: String| Why::NoDevice(format!("{}: {text}", device.id));
-        let Some((_, fit, Some(at))) = pool.fits.iter().find(|(d, ..)| d.uid == device.uid) else {
-            return Err(missing(pool.absence()));
+        let Some((_, fit, Some(at))) = gpus.fits.iter().find(|(d, ..)| d.uid == device.uid) else {
+            return Err(missing(gpus.absence()));
         };
         if !fit.usable() {
             return Err(missing(fit.text()));
         }
-        let gpu = &pool.gpus[*at];
+        let gpu = &gpus.all[*at];
         if !self.selected(gpu) {
             return Err(missing("not among the selected devices".into()));
         }
@@ -411,7 +382,7 @@ impl Places {
 
     /// What keeps a case from running on a GPU that is here.
     fn obstacle(&self, op: &'static OpDesc, case: &Case, gpu: &Gpu) -> Option<Why> {
-        if let Some(why) = gpu.quarantined() {
+        if let Some(why) = gpu.out() {
             return Some(Why::Quarantined(why));
         }
         kernel::choose(op.kernels, case, &gpu.info, None).err().map(|e| Why::NoKernel(e.detail().to_string()))
@@ -420,15 +391,15 @@ impl Places {
     /// A device that calls have run on, or the CPU.
     pub(super) fn info(&self, id: &str) -> Option<&DeviceInfo> {
         let cpu = self.cpu.device().info();
-        let gpus = || self.pool.get()?.gpus.iter().map(|g| &g.info).find(|i| i.id == id);
+        let gpus = || self.gpus.get()?.all.iter().map(|g| &g.info).find(|i| i.id == id);
         if cpu.id == id { Some(cpu) } else { gpus() }
     }
 
     /// A decision in full.
     pub(super) fn explain(&self, op: &'static OpDesc, case: &Case, decided: &Decided<'_>) -> Explanation {
         let device = decided.gpu.map_or_else(|| self.cpu.device().info().id.clone(), |g| g.info.id.clone());
-        let notes = match (decided.gpu, self.pool.get()) {
-            (Some(gpu), Some(pool)) => pool.note_of(gpu),
+        let notes = match (decided.gpu, self.gpus.get()) {
+            (Some(gpu), Some(gpus)) => gpus.note_of(gpu),
             _ => Vec::new(),
         };
         Explanation {
@@ -452,12 +423,12 @@ impl Places {
         if self.env.disable_gpu {
             return Err(Error::new(Code::DeviceDisabled, format!("'{name}' was asked for")));
         }
-        let pool = self.pool();
-        if pool.gpus.iter().any(|g| g.called(name)) {
+        let gpus = self.gpus();
+        if gpus.all.iter().any(|g| g.called(name)) {
             return Ok(());
         }
-        let known: Vec<_> = pool.gpus.iter().map(|g| g.info.id.as_str()).collect();
-        let why = if known.is_empty() { pool.absence() } else { format!("there are: {}", known.join(" ")) };
+        let known: Vec<_> = gpus.all.iter().map(|g| g.info.id.as_str()).collect();
+        let why = if known.is_empty() { gpus.absence() } else { format!("there are: {}", known.join(" ")) };
         Err(Error::new(Code::DeviceMissing, format!("no device '{name}'; {why}")))
     }
 }

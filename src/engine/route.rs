@@ -33,6 +33,8 @@ pub(super) struct Planned {
     pub(super) direct: OnceLock<Option<Direct>>,
     /// What is wrong with the GPU's kernel, once that is known.
     pub(super) tried: OnceLock<Option<Fault>>,
+    /// Why the GPU's kernel cannot be built, once that is known.
+    pub(super) unfit: OnceLock<(Code, String)>,
 }
 
 /// Hash of what identifies a call.

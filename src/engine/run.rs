@@ -4,8 +4,8 @@
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::base::{Case, Code, Error, HostTensor, Lang, Result, host};
@@ -15,6 +15,7 @@ use crate::kernel::{self, Arg, Body, Choice, source};
 use crate::op::{OpDesc, Role};
 
 use super::action::Acting;
+use super::pool::{Pool, PoolConfig, Rented};
 
 /// Bytes around every operand that no kernel may touch; [`Prepared::check_guards`] looks at them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,11 +37,25 @@ impl Guard {
 pub struct Runner {
     device: Arc<dyn Device>,
     programs: Mutex<HashMap<ProgramKey, Program>>,
-    queues: Mutex<Vec<Box<dyn Queue>>>,
+    queues: Mutex<Queues>,
+    /// Rung when a queue comes back.
+    freed: Condvar,
     builds: AtomicU64,
     build_nanos: AtomicU64,
     watch: bool,
+    pool: Option<Pool>,
 }
+
+/// Queues of a device.
+#[derive(Default)]
+struct Queues {
+    idle: Vec<Box<dyn Queue>>,
+    /// Calls that have one.
+    busy: usize,
+}
+
+/// Calls that work on a device at once; more would only take turns inside the driver, at a higher price.
+const MOST_QUEUES: usize = 8;
 
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum ProgramKey {
@@ -84,15 +99,21 @@ impl Leased<'_> {
     pub fn discard(&mut self) {
         self.broken = true;
     }
+    /// The same, and hands it over: releasing it may take as long as the device hangs.
+    fn give_up(&mut self) -> Option<Box<dyn Queue>> {
+        self.broken = true;
+        self.queue.take()
+    }
 }
 
 impl Drop for Leased<'_> {
     fn drop(&mut self) {
-        if let Some(q) = self.queue.take()
-            && !self.broken
-        {
-            lock(&self.runner.queues).push(q);
-        }
+        let queue = self.queue.take().filter(|_| !self.broken);
+        let mut queues = lock(&self.runner.queues);
+        queues.busy -= 1;
+        queues.idle.extend(queue);
+        drop(queues);
+        self.runner.freed.notify_one();
     }
 }
 
@@ -103,9 +124,30 @@ impl Runner {
             device,
             programs: Mutex::default(),
             queues: Mutex::default(),
+            freed: Condvar::new(),
             builds: AtomicU64::new(0),
             build_nanos: AtomicU64::new(0),
             watch: false,
+            pool: None,
+        }
+    }
+
+    /// Operands and scratch come from a pool from now on. Without it they are allocated for every [`Runner::prepare`], which
+    /// is what `verify` wants: each in memory of its own, so that tools see what lies outside.
+    pub fn pooled(mut self, config: PoolConfig) -> Self {
+        self.pool = Some(Pool::new(Arc::clone(&self.device), config));
+        self
+    }
+
+    /// The pool, if there is one.
+    pub fn pool(&self) -> Option<&Pool> {
+        self.pool.as_ref()
+    }
+
+    fn memory(&self, bytes: u64) -> Result<Rented> {
+        match &self.pool {
+            Some(pool) => pool.rent(bytes),
+            None => Ok(self.device.alloc(bytes, MemoryKind::Device)?.into()),
         }
     }
 
@@ -127,12 +169,33 @@ impl Runner {
 
     /// Borrows a queue; makes one if all are in use.
     pub fn lease(&self) -> Result<Leased<'_>> {
-        let idle = lock(&self.queues).pop();
-        let queue = match idle {
-            Some(q) => q,
-            None => self.device.queue().map_err(|e| e.device(&self.device.info().id))?,
-        };
-        Ok(Leased { runner: self, queue: Some(queue), broken: false })
+        self.leased(lock(&self.queues))
+    }
+
+    /// The same for one of many callers: so many work at once, the others wait for their turn.
+    ///
+    /// Errors: `QueueBusy` if none comes back within `patience`.
+    pub fn lease_in_turn(&self, patience: Duration) -> Result<Leased<'_>> {
+        let waited = self.freed.wait_timeout_while(lock(&self.queues), patience, |q| q.busy >= MOST_QUEUES);
+        let (queues, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        if waited.timed_out() {
+            let why =
+                format!("{MOST_QUEUES} calls are under way, and none ended within {:.1} s", patience.as_secs_f64());
+            return Err(Error::new(Code::QueueBusy, why).device(&self.device.info().id));
+        }
+        self.leased(queues)
+    }
+
+    fn leased(&self, mut queues: MutexGuard<'_, Queues>) -> Result<Leased<'_>> {
+        queues.busy += 1;
+        let idle = queues.idle.pop();
+        drop(queues);
+        // From here on dropping it takes the count back.
+        let mut leased = Leased { runner: self, queue: idle, broken: false };
+        if leased.queue.is_none() {
+            leased.queue = Some(self.device.queue().map_err(|e| e.device(&self.device.info().id))?);
+        }
+        Ok(leased)
     }
 
     /// Plans a case for this device, builds what it needs (or finds it built) and allocates its operands.
@@ -155,7 +218,7 @@ impl Runner {
                 .checked_mul(dtype.size())
                 .ok_or_else(|| Error::new(Code::SizeOverflow, format!("{shape:?} of {dtype}")))?;
             operands.push(OperandBuffer {
-                buffer: self.device.alloc(guard.head + round16(bytes) + guard.tail, MemoryKind::Device)?,
+                buffer: self.memory(guard.head + round16(bytes) + guard.tail)?,
                 head: guard.head,
                 role: op.operands[i].role,
                 dtype,
@@ -163,12 +226,7 @@ impl Runner {
                 bytes,
             });
         }
-        let scratch = choice
-            .plan
-            .scratch
-            .iter()
-            .map(|b| self.device.alloc(round16(*b), MemoryKind::Device))
-            .collect::<Result<Vec<_>>>()?;
+        let scratch = choice.plan.scratch.iter().map(|b| self.memory(round16(*b))).collect::<Result<Vec<_>>>()?;
         let watched = self.watch && matches!(choice.kernel.body, Body::C(_) | Body::Opencl(_));
         let report = match watched {
             true => Some(self.device.alloc(4 * WORDS as u64, MemoryKind::Device)?),
@@ -220,6 +278,8 @@ impl Runner {
             lang: choice.lang,
             reason: choice.reason,
             operands,
+            scratch,
+            settled: AtomicBool::new(true),
             launches,
             report,
             entries: choice.plan.steps.iter().map(|s| s.entry).collect(),
@@ -254,6 +314,15 @@ impl Runner {
     }
 }
 
+/// Drops what a device may still work on, in a thread of its own: releasing it waits for the device, which may hang.
+pub(super) fn bury(prepared: Prepared, mut lease: Leased<'_>) {
+    let all = (prepared, lease.give_up());
+    let thread = std::thread::Builder::new().name("gpuctl-release".into());
+    if let Err(e) = thread.spawn(move || drop(all)) {
+        log::warn!("no thread to release what a lost device holds: {e}");
+    }
+}
+
 fn round4(bytes: u64) -> u64 {
     bytes.div_ceil(4) * 4
 }
@@ -263,7 +332,7 @@ pub(super) fn round16(bytes: u64) -> u64 {
 }
 
 pub(super) struct OperandBuffer {
-    pub(super) buffer: Buffer,
+    pub(super) buffer: Rented,
     /// Where the data begin.
     pub(super) head: u64,
     role: Role,
@@ -299,6 +368,9 @@ pub struct Prepared {
     /// Why this variant.
     pub reason: String,
     operands: Vec<OperandBuffer>,
+    scratch: Vec<Rented>,
+    /// Whether all work that uses the buffers has been waited for; else they are not lent again.
+    settled: AtomicBool,
     launches: Vec<Launch>,
     /// Where watched kernels note their first violation.
     report: Option<Buffer>,
@@ -316,6 +388,17 @@ pub struct Pins {
 impl std::fmt::Debug for Pins {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Pins({} read, {} written)", self.read.len(), self.written.len())
+    }
+}
+
+impl Drop for Prepared {
+    fn drop(&mut self) {
+        // They hold clones of the buffers, which are then free.
+        self.launches.clear();
+        if !*self.settled.get_mut() {
+            self.operands.iter_mut().for_each(|o| o.buffer.discard());
+            self.scratch.iter_mut().for_each(Rented::discard);
+        }
     }
 }
 
@@ -356,6 +439,7 @@ impl Prepared {
     /// The same with another byte in the written operands (the guards stay as they are): an element that shows a different
     /// poison in each of two runs was never written, whatever its right value is.
     pub fn poison_with(&self, q: &mut dyn Queue, byte: u8) -> Result<()> {
+        self.begin();
         for o in &self.operands {
             let end = round4(o.bytes);
             if o.role == Role::Out && end > 0 {
@@ -378,6 +462,7 @@ impl Prepared {
 
     /// Copies the inputs (roles In and InOut, in order) to the device.
     pub fn upload<T: Borrow<HostTensor>>(&self, q: &mut dyn Queue, inputs: &[T]) -> Result<()> {
+        self.begin();
         let mut given = inputs.iter().map(Borrow::borrow);
         for o in self.operands.iter().filter(|o| o.role != Role::Out) {
             let Some(t) = given.next() else {
@@ -400,6 +485,7 @@ impl Prepared {
 
     /// Enqueues all launches (or performs the queue action). Returns before the device is done.
     pub fn launch(&self, q: &mut dyn Queue) -> Result<()> {
+        self.begin();
         let mut go = || -> Result<()> {
             for l in &self.launches {
                 q.launch(l)?;
@@ -464,7 +550,14 @@ impl Prepared {
         self.launch(q)?;
         q.finish(deadline).map_err(|e| self.named(e))?;
         self.check_report(q, inputs)?;
-        self.download(q)
+        let out = self.download(q)?;
+        self.settled.store(true, Ordering::Release);
+        Ok(out)
+    }
+
+    /// Work that uses the buffers is under way from now on.
+    fn begin(&self) {
+        self.settled.store(false, Ordering::Release);
     }
 
     /// Page-locked host memory for the operands, holding the inputs. Errors: `FeatureUnsupported` where the API has none.
@@ -484,6 +577,7 @@ impl Prepared {
 
     /// [`Prepared::upload`] from page-locked memory; enqueued.
     pub fn upload_pinned(&self, q: &mut dyn Queue, pins: &Pins) -> Result<()> {
+        self.begin();
         for (pin, o) in pins.read.iter().zip(self.operands.iter().filter(|o| o.role != Role::Out)) {
             q.copy(pin, 0, &o.buffer, o.head, o.bytes).map_err(|e| self.named(e))?;
         }
@@ -503,7 +597,9 @@ impl Prepared {
         self.upload_pinned(q, pins)?;
         self.launch(q)?;
         self.download_pinned(q, pins)?;
-        q.finish(deadline).map_err(|e| self.named(e))
+        q.finish(deadline).map_err(|e| self.named(e))?;
+        self.settled.store(true, Ordering::Release);
+        Ok(())
     }
 
     /// Fails with the first violation that a watched kernel noted.
