@@ -4,7 +4,7 @@
 //! notes say so too, so that no row of such a device passes for a real finding.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crate::base::rng::Philox;
@@ -57,6 +57,8 @@ pub enum Fault {
     Nan,
     /// The call takes so much longer on the device's clock.
     Slow(Duration),
+    /// What [`Faulty::doing`] was given is done, and the call is made: for what only the device itself can bring about.
+    Do,
 }
 
 /// One planted fault.
@@ -148,6 +150,7 @@ struct State {
     leaked: Mutex<Vec<Buffer>>,
     clock: Arc<dyn Clock>,
     id: String,
+    deed: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -165,9 +168,17 @@ impl Faulty {
             leaked: Mutex::default(),
             clock: inner.clock(),
             id: info.id.clone(),
+            deed: OnceLock::new(),
             plan,
         };
         Faulty { inner, info, state: Arc::new(state) }
+    }
+
+    /// What a call hit by [`Fault::Do`] does first.
+    pub fn doing(self, deed: impl Fn() + Send + Sync + 'static) -> Self {
+        // A second one would be ignored; there is none, as `self` is new.
+        let _ = self.state.deed.set(Box::new(deed));
+        self
     }
 
     /// Number of calls hit so far, per rule of the plan.
@@ -211,6 +222,7 @@ impl State {
                     return Err(self.error(Code::DeviceLost, &format!("lost at {on:?} number {n}")));
                 }
                 Fault::Slow(by) => self.clock.sleep(by),
+                Fault::Do => self.deed.get().into_iter().for_each(|deed| deed()),
                 other => hit.push(other),
             }
         }

@@ -239,11 +239,12 @@ impl Gpu {
             if let Some(runner) = runner {
                 old = Some(std::mem::replace(&mut *opened, Opened::Runner(runner)));
             }
+            // Before anybody can meet it in service again.
+            self.common.returns.fetch_add(1, Ordering::AcqRel);
         });
         // Releasing what the lost device held may take its time, too.
         drop(old);
         if serves {
-            self.common.returns.fetch_add(1, Ordering::AcqRel);
             log::warn!("{} is in use again: it gave a known answer", self.info.id);
         } else if let Err(why) = &result {
             log::warn!("{} stays out of use: {why}", self.info.id);
