@@ -232,6 +232,7 @@ impl EngineBuilder {
             counts: Counts::default(),
             recorder,
             trials,
+            launcher: OnceLock::new(),
         })
     }
 }

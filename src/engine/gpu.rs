@@ -172,6 +172,8 @@ impl Gpu {
     /// A call failed with this runner, after all retries.
     pub(super) fn failed(&self, runner: &Arc<Runner>, op: &'static OpDesc, case: &Case, e: &Error) {
         let failure = match e.class() {
+            // Nobody's fault, and too many callers at once.
+            _ if matches!(e.code(), Code::Cancelled | Code::QueueBusy) => return,
             Class::Lost => Failure::Lost,
             Class::Sticky => Failure::Poisoned,
             // The call is to blame, or the kernel, or the memory is full: none makes the device a bad one.

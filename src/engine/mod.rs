@@ -23,6 +23,7 @@ mod builder;
 mod call;
 mod gpu;
 pub mod judge;
+mod launch;
 pub mod place;
 pub mod pool;
 pub mod record;
@@ -30,6 +31,7 @@ pub mod recover;
 mod route;
 pub mod run;
 mod shelves;
+mod spread;
 mod status;
 mod sync;
 pub mod trials;
@@ -39,18 +41,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
-use crate::base::{Attrs, Case, Class, Code, DType, DeviceInfo, Error, HostTensor, Result};
+use crate::base::{Attrs, Cancel, Case, Class, Code, DType, DeviceInfo, Error, HostTensor, Result};
 use crate::device::DEADLINE;
 use crate::op::{self, OpDesc};
 use crate::profile::{Operands, Profile, Source};
 
 pub use builder::EngineBuilder;
+pub use launch::Handle;
 pub use place::{Explanation, Placement, Why};
 pub use pool::{ClearPolicy, Pool, PoolConfig, PoolStats, Rented, Retention};
 pub use record::{Workload, WorkloadRow};
 pub use recover::{RecoveryConfig, State};
 pub use route::{Ran, Route};
 pub use run::{Guard, Leased, Pins, Prepared, Runner};
+pub use spread::{Distribution, Load, assign};
 pub use status::{DeviceStatus, Status};
 pub use trials::Trials;
 
@@ -127,6 +131,8 @@ pub struct Engine {
     recorder: Option<Arc<Recorder>>,
     /// Verdicts on kernels; `None`: every kernel is trusted.
     trials: Option<Trials>,
+    /// Threads of calls that nobody waits in.
+    launcher: OnceLock<launch::Launcher>,
 }
 
 impl std::fmt::Debug for Engine {
@@ -204,6 +210,11 @@ impl Engine {
     ///
     /// For a call that is made often, [`Engine::route`] leaves out what this does anew each time: making the results.
     pub fn run(&self, op: &str, inputs: &[&HostTensor], attrs: &Attrs) -> Result<Outcome> {
+        self.run_unless(op, inputs, attrs, None)
+    }
+
+    /// [`Engine::run`], given up with `Cancelled` between its steps once the flag is up.
+    fn run_unless(&self, op: &str, inputs: &[&HostTensor], attrs: &Attrs, cancel: Option<&Cancel>) -> Result<Outcome> {
         let hash = route::hash(op, inputs, attrs);
         let known = self.plans.read().unwrap_or_else(PoisonError::into_inner).get(&hash).map(Arc::clone);
         let known = known.filter(|p| p.generation == self.places.generation() && p.is(op, inputs, attrs));
@@ -219,9 +230,14 @@ impl Engine {
                 fresh
             }
         };
+        self.outcome(&planned, inputs, cancel)
+    }
+
+    /// Makes a planned call.
+    fn outcome(&self, planned: &Planned, inputs: &[&HostTensor], cancel: Option<&Cancel>) -> Result<Outcome> {
         let mut outputs = planned.outputs()?;
         let begin = std::time::Instant::now();
-        let done = self.go(&planned, inputs, &mut outputs)?;
+        let done = self.go(planned, inputs, &mut outputs, cancel)?;
         let seconds = done.seconds.unwrap_or_else(|| begin.elapsed().as_secs_f64());
         Ok(Outcome {
             case: planned.case.clone(),
@@ -258,12 +274,31 @@ impl Engine {
         self.recorder.as_ref().map_or(Ok(()), |r| r.write())
     }
 
+    /// [`Engine::run`] on GPU number `at`, whatever the profile says.
+    fn run_there(&self, op: &'static OpDesc, inputs: &[&HostTensor], attrs: &Attrs, at: usize) -> Result<Outcome> {
+        self.outcome(&*self.planned_on(op, inputs, attrs, Some(at))?, inputs, None)
+    }
+
     /// Binds a call and decides where it goes.
     fn planned(&self, op: &'static OpDesc, inputs: &[&HostTensor], attrs: &Attrs) -> Result<Arc<Planned>> {
+        self.planned_on(op, inputs, attrs, None)
+    }
+
+    /// The same, on a GPU by its number if one is given.
+    fn planned_on(
+        &self,
+        op: &'static OpDesc,
+        inputs: &[&HostTensor],
+        attrs: &Attrs,
+        at: Option<usize>,
+    ) -> Result<Arc<Planned>> {
         // Read first: a device that drops out meanwhile makes the plan an old one.
         let generation = self.places.generation();
         let bound = call::bind(op, inputs, attrs)?;
-        let decided = self.places.decide(op, &bound.case);
+        let decided = match at.and_then(|at| self.places.gpu(at)) {
+            Some(gpu) => self.places.forced(op, &bound.case, gpu),
+            None => self.places.decide(op, &bound.case),
+        };
         let explanation = self.places.explain(op, &bound.case, &decided);
         self.tell(op, &bound.case, &explanation, false, || format!("{explanation}"));
         let dtypes = op.written().map(|i| op.operand_dtype(i, &bound.case));
@@ -287,15 +322,22 @@ impl Engine {
     }
 
     /// Makes a planned call with operands that fit it.
-    fn go(&self, planned: &Planned, inputs: &[&HostTensor], outputs: &mut [HostTensor]) -> Result<Done<'_>> {
+    fn go(
+        &self,
+        planned: &Planned,
+        inputs: &[&HostTensor],
+        outputs: &mut [HostTensor],
+        cancel: Option<&Cancel>,
+    ) -> Result<Done<'_>> {
         let mut fallback = None;
         self.places.look_after();
         if let Some(gpu) = planned.gpu.and_then(|at| self.places.gpu(at)) {
-            match self.on_gpu(gpu, planned, inputs, outputs) {
+            match self.on_gpu(gpu, planned, inputs, outputs, cancel) {
                 Ok(done) => return Ok(done),
                 Err(text) => fallback = Some(text?),
             }
         }
+        run::not_cancelled(cancel)?;
         let cpu = &self.places.cpu;
         let on = cpu.device().info().id.as_str();
         let count = || {
@@ -316,7 +358,14 @@ impl Engine {
             return Ok(Done { ran, variant: direct.variant, why: fallback, seconds: None });
         }
         let bound = call::bind(planned.op, inputs, &planned.attrs)?;
-        let done = compute(cpu, planned.op, &bound, self.places.cpu_variant.as_deref(), Care::Plain, DEADLINE)?;
+        let done = compute(
+            cpu,
+            planned.op,
+            &bound,
+            self.places.cpu_variant.as_deref(),
+            Care::Plain,
+            Limits { deadline: DEADLINE, cancel },
+        )?;
         count();
         let (variant, seconds) = (done.variant, done.seconds);
         give(done, outputs)?;
@@ -330,9 +379,10 @@ impl Engine {
         planned: &Planned,
         inputs: &[&HostTensor],
         outputs: &mut [HostTensor],
+        cancel: Option<&Cancel>,
     ) -> Result<Done<'e>, Result<String>> {
         let bound = call::bind(planned.op, inputs, &planned.attrs).map_err(Err)?;
-        match self.tries_on_gpu(gpu, planned, &bound) {
+        match self.tries_on_gpu(gpu, planned, &bound, cancel) {
             Ok(done) => {
                 gpu.succeeded();
                 self.counts.gpu.fetch_add(1, Ordering::Relaxed);
@@ -346,7 +396,7 @@ impl Engine {
             Err(e) => {
                 // Who forces a device is not served by another one in its place.
                 let forced = matches!(self.places.placement, Placement::ForceGpu(_)) && e.code() == Code::ResultWrong;
-                if self.strict || forced || e.class() == Class::Usage {
+                if self.strict || forced || e.class() == Class::Usage || e.code() == Code::Cancelled {
                     return Err(Err(e));
                 }
                 let text = e.to_string();
@@ -361,18 +411,26 @@ impl Engine {
     }
 
     /// The call on a GPU, once more where that may help, each time with fresh copies of the operands.
-    fn tries_on_gpu(&self, gpu: &Arc<Gpu>, planned: &Planned, bound: &Bound<'_>) -> Result<Computed> {
+    fn tries_on_gpu(
+        &self,
+        gpu: &Arc<Gpu>,
+        planned: &Planned,
+        bound: &Bound<'_>,
+        cancel: Option<&Cancel>,
+    ) -> Result<Computed> {
         if let Some((code, why)) = planned.unfit.get() {
             return Err(Error::new(*code, format!("{why} (earlier; not tried again)")).device(&gpu.info.id));
         }
         let runner = gpu.runner()?;
         let once = || {
             self.trust(&runner, planned)?;
-            compute(&runner, planned.op, bound, None, Care::Plain, self.places.common.deadline)
+            let limits = Limits { deadline: self.places.common.deadline, cancel };
+            compute(&runner, planned.op, bound, None, Care::Plain, limits)
         };
         let again = |e: Error| {
             let compiler = e.code() == Code::CompileFailed;
-            if !matches!(e.class(), Class::Oom | Class::Transient) && !compiler {
+            let curable = matches!(e.class(), Class::Oom | Class::Transient) || compiler;
+            if !curable || e.code() == Code::Cancelled {
                 return Err(e);
             }
             if let (Class::Oom, Some(pool)) = (e.class(), runner.pool()) {
@@ -459,7 +517,14 @@ impl Runner {
         attrs: &Attrs,
         variant: Option<&str>,
     ) -> Result<Computed> {
-        compute(self, op, &call::bind(op, inputs, attrs)?, variant, Care::Guarded, DEADLINE)
+        compute(
+            self,
+            op,
+            &call::bind(op, inputs, attrs)?,
+            variant,
+            Care::Guarded,
+            Limits { deadline: DEADLINE, cancel: None },
+        )
     }
 }
 
@@ -470,6 +535,13 @@ enum Care {
     Guarded,
 }
 
+/// When a call is given up.
+#[derive(Clone, Copy)]
+struct Limits<'a> {
+    deadline: Duration,
+    cancel: Option<&'a Cancel>,
+}
+
 /// One whole call on one device.
 fn compute(
     runner: &Runner,
@@ -477,8 +549,9 @@ fn compute(
     bound: &Bound<'_>,
     variant: Option<&str>,
     care: Care,
-    deadline: Duration,
+    limits: Limits<'_>,
 ) -> Result<Computed> {
+    let Limits { deadline, cancel } = limits;
     let prepared = runner.prepare(op, &bound.case, variant)?;
     let inputs: Vec<&HostTensor> = bound.inputs.iter().map(|t| t.as_ref()).collect();
     let clock = runner.device().clock();
@@ -491,7 +564,7 @@ fn compute(
             q.finish(deadline)?;
         }
         let start = clock.now();
-        let outputs = prepared.call(q, &inputs, deadline)?;
+        let outputs = prepared.call_unless(q, &inputs, deadline, cancel)?;
         let seconds = clock.now() - start;
         if care == Care::Guarded {
             prepared.check_guards(q)?;

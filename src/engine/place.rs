@@ -192,12 +192,25 @@ impl Places {
         self.common.changes.load(Ordering::Acquire)
     }
 
-    /// GPU number `at` of the pool.
+    /// GPU number `at`.
     pub(super) fn gpu(&self, at: usize) -> Option<&Arc<Gpu>> {
         self.gpus.get()?.all.get(at)
     }
 
-    /// The number of a GPU of the pool.
+    /// The number of the GPU with this id or uid, if it is here; probes what the profile and the selection allow.
+    pub(super) fn find(&self, name: &str) -> Option<usize> {
+        (!self.env.disable_gpu).then(|| self.gpus().all.iter().position(|g| g.called(name)))?
+    }
+
+    /// A decision that a caller made.
+    pub(super) fn forced<'s>(&'s self, op: &'static OpDesc, case: &Case, gpu: &'s Gpu) -> Decided<'s> {
+        let (family, work) = (op.family(case).map(|f| f.name), (op.work)(case));
+        let why = self.obstacle(op, case, gpu);
+        let gpu = if why.is_none() { Some(gpu) } else { None };
+        Decided { gpu, why: why.unwrap_or(Why::Forced), entry: None, assumed: false, family, work }
+    }
+
+    /// The number of a GPU.
     pub(super) fn number(&self, gpu: &Gpu) -> Option<usize> {
         self.gpus.get()?.all.iter().position(|g| std::ptr::eq(&**g, gpu))
     }

@@ -227,10 +227,10 @@ impl<'e> Route<'e> {
         }
         let engine = self.engine;
         if engine.places.generation() == p.generation {
-            return engine.go(p, inputs, outputs).map(|d| d.ran);
+            return engine.go(p, inputs, outputs, None).map(|d| d.ran);
         }
         // A device has dropped out since: the call is placed anew.
         let again = engine.planned(call::find(p.op.name)?, inputs, &p.attrs)?;
-        engine.go(&again, inputs, outputs).map(|d| d.ran)
+        engine.go(&again, inputs, outputs, None).map(|d| d.ran)
     }
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::base::{Case, Code, Error, HostTensor, Lang, Result, host};
+use crate::base::{Cancel, Case, Code, Error, HostTensor, Lang, Result, host};
 use crate::device::{Buffer, Device, Launch, MemoryKind, Program, Queue, Slice, Source};
 use crate::kernel::debug::{Report, WORDS};
 use crate::kernel::{self, Arg, Body, Choice, source};
@@ -323,6 +323,14 @@ pub(super) fn bury(prepared: Prepared, mut lease: Leased<'_>) {
     }
 }
 
+/// The error `Cancelled` once the flag is up.
+pub(super) fn not_cancelled(cancel: Option<&Cancel>) -> Result<()> {
+    match cancel {
+        Some(c) if c.raised() => Err(Error::new(Code::Cancelled, "the call was cancelled")),
+        _ => Ok(()),
+    }
+}
+
 fn round4(bytes: u64) -> u64 {
     bytes.div_ceil(4) * 4
 }
@@ -485,9 +493,14 @@ impl Prepared {
 
     /// Enqueues all launches (or performs the queue action). Returns before the device is done.
     pub fn launch(&self, q: &mut dyn Queue) -> Result<()> {
+        self.launch_unless(q, None)
+    }
+
+    fn launch_unless(&self, q: &mut dyn Queue, cancel: Option<&Cancel>) -> Result<()> {
         self.begin();
         let mut go = || -> Result<()> {
             for l in &self.launches {
+                not_cancelled(cancel)?;
                 q.launch(l)?;
             }
             match &self.acting {
@@ -543,12 +556,25 @@ impl Prepared {
         inputs: &[T],
         deadline: Duration,
     ) -> Result<Vec<HostTensor>> {
+        self.call_unless(q, inputs, deadline, None)
+    }
+
+    /// [`Prepared::call`], given up with `Cancelled` between its steps once the flag is up; what was enqueued goes on.
+    pub(super) fn call_unless<T: Borrow<HostTensor>>(
+        &self,
+        q: &mut dyn Queue,
+        inputs: &[T],
+        deadline: Duration,
+        cancel: Option<&Cancel>,
+    ) -> Result<Vec<HostTensor>> {
+        not_cancelled(cancel)?;
         self.upload(q, inputs)?;
         if let Some(report) = &self.report {
             q.fill(report, 0, report.bytes(), 0).map_err(|e| self.named(e))?;
         }
-        self.launch(q)?;
+        self.launch_unless(q, cancel)?;
         q.finish(deadline).map_err(|e| self.named(e))?;
+        not_cancelled(cancel)?;
         self.check_report(q, inputs)?;
         let out = self.download(q)?;
         self.settled.store(true, Ordering::Release);

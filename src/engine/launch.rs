@@ -1,0 +1,233 @@
+//! Calls that nobody waits in: made by threads of the engine, with a handle to wait for, to ask, to cancel, or to await.
+//!
+//! A launched call owns its operands, so no copy outlives the data it reads, and its results are the handle's alone. Several
+//! calls are under way at once, each on a queue of its own: one's copies run beside another's kernels where the device can.
+//! Results do not depend on the order in which the threads take the calls.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use crate::base::{Attrs, Cancel, Code, Error, HostTensor, Result};
+
+use super::{Engine, Outcome};
+
+/// Threads of an engine for launched calls.
+const THREADS: usize = 4;
+
+/// A call that was launched.
+struct Call {
+    engine: Weak<Engine>,
+    op: String,
+    inputs: Vec<HostTensor>,
+    attrs: Attrs,
+    shared: Arc<Shared>,
+}
+
+/// What a call and its handle share.
+struct Shared {
+    cancel: Cancel,
+    state: Mutex<Progress>,
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct Progress {
+    /// What the call gave, until the handle takes it.
+    result: Option<Result<Outcome>>,
+    ended: bool,
+    waker: Option<Waker>,
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    fn end(&self, result: Result<Outcome>) {
+        let waker = {
+            let mut state = lock(&self.state);
+            if state.ended {
+                return;
+            }
+            state.result = Some(result);
+            state.ended = true;
+            state.waker.take()
+        };
+        self.ended.notify_all();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+impl Drop for Call {
+    /// A call that never ran must not leave its handle waiting.
+    fn drop(&mut self) {
+        self.shared.end(Err(Error::new(Code::Cancelled, "the engine is gone").op(&self.op)));
+    }
+}
+
+/// A call under way. Dropping it lets the call go on and its results go; [`Handle::cancel`] before that ends it.
+///
+/// It is a [`Future`] of any runtime, or of none.
+pub struct Handle {
+    shared: Arc<Shared>,
+}
+
+impl std::fmt::Debug for Handle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Handle({})", if self.is_done() { "done" } else { "under way" })
+    }
+}
+
+fn taken() -> Error {
+    Error::new(Code::BadArgument, "the call's results were taken before")
+}
+
+impl Handle {
+    /// Whether the call has ended.
+    pub fn is_done(&self) -> bool {
+        lock(&self.shared.state).ended
+    }
+
+    /// The call ends with the error `Cancelled` as soon as it may: before it begins, or between two of its steps. Work that
+    /// a device has begun goes on there, unseen. After the end it does nothing.
+    pub fn cancel(&self) {
+        self.shared.cancel.raise();
+    }
+
+    /// Waits for the end. Errors: those of [`Engine::run`], and `Cancelled`.
+    pub fn wait(self) -> Result<Outcome> {
+        let state = self.shared.ended.wait_while(lock(&self.shared.state), |s| !s.ended);
+        state.unwrap_or_else(PoisonError::into_inner).result.take().unwrap_or_else(|| Err(taken()))
+    }
+
+    /// Waits at most `timeout`; `None` if the call has not ended by then. It goes on.
+    pub fn wait_for(&self, timeout: Duration) -> Option<Result<Outcome>> {
+        let waited = self.shared.ended.wait_timeout_while(lock(&self.shared.state), timeout, |s| !s.ended);
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        state.ended.then(|| state.result.take().unwrap_or_else(|| Err(taken())))
+    }
+}
+
+impl Future for Handle {
+    type Output = Result<Outcome>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = lock(&self.shared.state);
+        if state.ended {
+            return Poll::Ready(state.result.take().unwrap_or_else(|| Err(taken())));
+        }
+        state.waker = Some(context.waker().clone());
+        Poll::Pending
+    }
+}
+
+/// Calls that wait for a thread.
+#[derive(Default)]
+struct Waiting {
+    calls: VecDeque<Call>,
+    over: bool,
+}
+
+#[derive(Default)]
+struct Line {
+    waiting: Mutex<Waiting>,
+    came: Condvar,
+}
+
+/// The threads.
+pub(super) struct Launcher {
+    line: Arc<Line>,
+}
+
+impl Launcher {
+    fn start() -> Self {
+        let line: Arc<Line> = Arc::default();
+        for i in 0..THREADS {
+            let line = Arc::clone(&line);
+            let thread = std::thread::Builder::new().name(format!("gpuctl-launch-{i}"));
+            if let Err(e) = thread.spawn(move || work(&line)) {
+                log::warn!("launched calls have {i} threads: {e}");
+                break;
+            }
+        }
+        Launcher { line }
+    }
+}
+
+impl Drop for Launcher {
+    fn drop(&mut self) {
+        let calls = {
+            let mut waiting = lock(&self.line.waiting);
+            waiting.over = true;
+            std::mem::take(&mut waiting.calls)
+        };
+        self.line.came.notify_all();
+        // Their handles learn it.
+        drop(calls);
+    }
+}
+
+fn work(line: &Line) {
+    loop {
+        let call = {
+            let waiting = line.came.wait_while(lock(&line.waiting), |w| w.calls.is_empty() && !w.over);
+            let mut waiting = waiting.unwrap_or_else(PoisonError::into_inner);
+            match waiting.calls.pop_front() {
+                Some(call) => call,
+                None => return,
+            }
+        };
+        let Some(engine) = call.engine.upgrade() else { continue };
+        let inputs: Vec<&HostTensor> = call.inputs.iter().collect();
+        let run = AssertUnwindSafe(|| engine.run_unless(&call.op, &inputs, &call.attrs, Some(&call.shared.cancel)));
+        let result =
+            catch_unwind(run).unwrap_or_else(|_| Err(Error::new(Code::Internal, "the call panicked").op(&call.op)));
+        call.shared.end(result);
+    }
+}
+
+impl Engine {
+    /// [`Engine::run`] without waiting: the operands are the call's until it has ended.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use gpuctl::base::{Attrs, HostTensor};
+    /// use gpuctl::engine::Engine;
+    ///
+    /// # fn main() -> gpuctl::base::Result<()> {
+    /// let engine = Arc::new(Engine::builder().profile("preset:always-cpu").build()?);
+    /// let x = HostTensor::from_slice(&[-1.0f32, 0.0, 2.5], &[3])?;
+    /// let handle = engine.launch("relu", vec![x], &Attrs::new());
+    /// assert_eq!(handle.wait()?.outputs[0].to_vec::<f32>()?, [0.0, 0.0, 2.5]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// Every error comes out of the handle.
+    pub fn launch(self: &Arc<Self>, op: &str, inputs: Vec<HostTensor>, attrs: &Attrs) -> Handle {
+        let shared = Arc::new(Shared { cancel: Cancel::new(), state: Mutex::default(), ended: Condvar::new() });
+        let handle = Handle { shared: Arc::clone(&shared) };
+        let call = Call { engine: Arc::downgrade(self), op: op.into(), inputs, attrs: attrs.clone(), shared };
+        let line = &self.launcher.get_or_init(Launcher::start).line;
+        lock(&line.waiting).calls.push_back(call);
+        line.came.notify_one();
+        handle
+    }
+
+    /// Waits until every handle's call has ended, or the time is over; true if all have.
+    pub fn wait_all(handles: &[Handle], timeout: Duration) -> bool {
+        let start = Instant::now();
+        handles.iter().all(|h| {
+            let left = timeout.saturating_sub(start.elapsed());
+            let waited = h.shared.ended.wait_timeout_while(lock(&h.shared.state), left, |s| !s.ended);
+            waited.unwrap_or_else(PoisonError::into_inner).0.ended
+        })
+    }
+}
