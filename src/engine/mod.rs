@@ -552,11 +552,12 @@ fn compute(
     limits: Limits<'_>,
 ) -> Result<Computed> {
     let Limits { deadline, cancel } = limits;
+    // Before there is memory for it, so that callers who wait for their turn hold none. Longer than a call may take: on a
+    // device that hangs the calls before give their turn up first.
+    let mut lease = runner.lease_in_turn(deadline.saturating_mul(2))?;
     let prepared = runner.prepare(op, &bound.case, variant)?;
     let inputs: Vec<&HostTensor> = bound.inputs.iter().map(|t| t.as_ref()).collect();
     let clock = runner.device().clock();
-    // Longer than a call may take: on a device that hangs the calls before give their turn up first.
-    let mut lease = runner.lease_in_turn(deadline.saturating_mul(2))?;
     let mut call = || -> Result<(Vec<HostTensor>, f64)> {
         let q = lease.queue()?;
         if care == Care::Guarded {
