@@ -1,0 +1,154 @@
+//! Every interleaving of a few threads over the two parts of the engine that are all locks and atomics.
+#![allow(dead_code, reason = "the checked files have more than the models use")]
+
+mod sync {
+    pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
+    pub(crate) use loom::sync::{Mutex, MutexGuard};
+}
+
+/// The files as they are, and with a fault each.
+macro_rules! copies {
+    ($name:ident) => {
+        mod $name {
+            use crate::sync;
+            pub(crate) mod recover {
+                include!(concat!(env!("OUT_DIR"), "/", stringify!($name), "/recover.rs"));
+            }
+            pub(crate) mod shelves {
+                include!(concat!(env!("OUT_DIR"), "/", stringify!($name), "/shelves.rs"));
+            }
+        }
+    };
+}
+
+copies!(right);
+copies!(wrong);
+
+/// The models, for a copy of the files.
+macro_rules! models {
+    ($name:ident, $shelves:path, $recover:path) => {
+        mod $name {
+            use loom::sync::Arc;
+            use loom::thread;
+            use $recover::{Failure, Recovery, RecoveryConfig, State};
+            use $shelves::{Retention, Shelves};
+
+            /// Two threads bring back more than the cap allows, and take again.
+            pub(crate) fn the_cap_holds(retention: Retention) {
+                loom::model(move || {
+                    let s = Arc::new(Shelves::new(&[10, 15], 20, retention));
+                    let bring = |class: usize, item: u32| {
+                        let s = Arc::clone(&s);
+                        thread::spawn(move || {
+                            let out = s.put(class, 1, item, false).len();
+                            assert!(s.idle_bytes() <= 20, "over the cap");
+                            let taken = usize::from(s.take(class, 1).is_some());
+                            (out, taken)
+                        })
+                    };
+                    let (a, b) = (bring(0, 1), bring(1, 2));
+                    let (a, b) = (a.join().unwrap(), b.join().unwrap());
+                    let counts = s.counts();
+                    let idle: u64 = counts.iter().map(|c| c.1).sum();
+                    let bytes: u64 = counts.iter().map(|c| c.0 * c.1).sum();
+                    assert_eq!(s.idle_bytes(), bytes, "the count and the shelves differ");
+                    assert!(bytes <= 20, "over the cap");
+                    assert_eq!(idle as usize + a.0 + b.0 + a.1 + b.1, 2, "one is lost, or there twice");
+                });
+            }
+
+            /// One thread trims while another takes and brings back.
+            pub(crate) fn trims_lose_nothing() {
+                loom::model(|| {
+                    let s = Arc::new(Shelves::new(&[10], 20, Retention::Adaptive));
+                    assert!(s.put(0, 1, 1u32, false).is_empty());
+                    let other = Arc::clone(&s);
+                    let trims = thread::spawn(move || other.trim().len());
+                    let kept = s.take(0, 1);
+                    let had = usize::from(kept.is_some());
+                    let out = kept.map_or(0, |item| s.put(0, 1, item, false).len());
+                    let trimmed = trims.join().unwrap();
+                    let idle = s.counts()[0].1 as usize;
+                    assert_eq!((trimmed + idle + out, s.idle_bytes()), (1, 10 * idle as u64), "had {had}");
+                });
+            }
+
+            /// Two threads meet a loss, and both look after the device: one failure, one attempt.
+            pub(crate) fn one_loss_is_one_failure() {
+                loom::model(|| {
+                    let r = Arc::new(Recovery::new(RecoveryConfig::default()));
+                    let meet = || {
+                        let r = Arc::clone(&r);
+                        thread::spawn(move || (r.failed(0.0, Failure::Lost, "lost"), r.claim(100.0)))
+                    };
+                    let (a, b) = (meet(), meet());
+                    let (a, b) = (a.join().unwrap(), b.join().unwrap());
+                    assert!(a.0 != b.0, "one of them took it out of service");
+                    assert!(a.1.is_none() != b.1.is_none(), "one of them tries it again: {a:?} {b:?}");
+                    assert_eq!((r.state().1, r.out().is_some()), (1, true));
+                });
+            }
+
+            /// A call that succeeds beside one that fails for good: the device is out, and everybody sees that.
+            pub(crate) fn a_success_hides_no_failure() {
+                loom::model(|| {
+                    let r = Arc::new(Recovery::new(RecoveryConfig::default()));
+                    let other = Arc::clone(&r);
+                    let fails = thread::spawn(move || other.failed(0.0, Failure::Lost, "lost"));
+                    r.succeeded();
+                    assert!(fails.join().unwrap());
+                    r.succeeded();
+                    assert!(r.out().is_some(), "a lost device that everybody takes for a working one");
+                    // It comes back while a late call of the time before fails.
+                    let attempt = r.claim(100.0).unwrap();
+                    let other = Arc::clone(&r);
+                    let late = thread::spawn(move || other.failed(100.0, Failure::Lost, "late"));
+                    let serves = r.ended(attempt, 100.0, Ok(()), || ());
+                    let out = late.join().unwrap();
+                    assert!(serves, "the attempt was the one that counts");
+                    assert_eq!(out, r.out().is_some());
+                    assert_eq!(out, r.state().0 != State::Serving);
+                });
+            }
+        }
+    };
+}
+
+models!(holds, crate::right::shelves, crate::right::recover);
+models!(planted, crate::wrong::shelves, crate::wrong::recover);
+
+#[cfg(test)]
+mod tests {
+    use super::{holds, planted, right, wrong};
+
+    #[test]
+    fn the_cap_holds_whoever_comes_first() {
+        for retention in [right::shelves::Retention::Lru, right::shelves::Retention::KeepAll] {
+            holds::the_cap_holds(retention);
+        }
+    }
+
+    #[test]
+    fn trims_lose_nothing() {
+        holds::trims_lose_nothing();
+    }
+
+    #[test]
+    fn one_loss_is_one_failure() {
+        holds::one_loss_is_one_failure();
+    }
+
+    #[test]
+    fn a_success_hides_no_failure() {
+        holds::a_success_hides_no_failure();
+    }
+
+    /// The planted faults are found, so the models look.
+    #[test]
+    fn planted_faults_are_found() {
+        let cap = std::panic::catch_unwind(|| planted::the_cap_holds(wrong::shelves::Retention::KeepAll));
+        assert!(cap.is_err(), "a reservation in two steps");
+        let attempts = std::panic::catch_unwind(planted::one_loss_is_one_failure);
+        assert!(attempts.is_err(), "an attempt that nobody is kept from");
+    }
+}
