@@ -96,7 +96,7 @@ fn renting(device: &Arc<dyn Device>) -> Result<()> {
         drop(pool.rent(bytes)?);
         let (mut rent, mut raw, mut rent_fill, mut raw_fill) = (vec![], vec![], vec![], vec![]);
         for _ in 0..9 {
-            let mut time = |n: u32, f: &mut dyn FnMut() -> Result<()>| -> Result<f64> {
+            let time = |n: u32, f: &mut dyn FnMut() -> Result<()>| -> Result<f64> {
                 let start = Instant::now();
                 for _ in 0..n {
                     f()?;

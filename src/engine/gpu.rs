@@ -236,7 +236,7 @@ impl Gpu {
             Err(why) => (Err(why), None),
         };
         let mut old = None;
-        let serves = self.recovery.ended(attempt, now, result.as_ref().map(|()| ()).map_err(String::as_str), || {
+        let serves = self.recovery.ended(attempt, now, result.as_ref().copied().map_err(String::as_str), || {
             let mut opened = self.opened.write().unwrap_or_else(PoisonError::into_inner);
             if let Some(runner) = runner {
                 old = Some(std::mem::replace(&mut *opened, Opened::Runner(runner)));

@@ -220,7 +220,7 @@ pub fn batchnorm_train_vectors(_: &Kernel, case: &Case, info: &DeviceInfo) -> Re
     }
     let (segment, parts) = cut(c.n);
     let lanes = source::vector_lanes(case.dtype);
-    if c.inner % lanes != 0 || segment % lanes != 0 {
+    if !c.inner.is_multiple_of(lanes) || !segment.is_multiple_of(lanes) {
         return Err(Error::new(Code::FeatureUnsupported, format!("needs images of whole vectors of {lanes} elements")));
     }
     if c.channels < 4 * u64::from(info.compute_units) {
