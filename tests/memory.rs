@@ -371,7 +371,7 @@ fn calls_of_an_engine_share_their_memory() {
         };
         let run = |engine: &Engine, n: u64| engine.run("gemm", &[&x(n), &x(n)], &Attrs::new()).unwrap().outputs;
         // Of each class as many as a call needs.
-        [64, 17].map(|n| run(&pooled, n));
+        [64, 17].iter().for_each(|n| drop(run(&pooled, *n)));
         let made = device.ledger().state().buffers_made;
         for n in [64, 33, 17, 60] {
             assert_eq!(run(&pooled, n), run(&pooled, n), "{}", info.id);
