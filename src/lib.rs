@@ -10,7 +10,7 @@
 //! num       arithmetic on any number type: textbook loops on one CPU thread, apart from everything below
 //! kernel    how an op is spelled: texts, variants, launch plans, CPU kernels
 //! op        what an op is: the registry
-//! device    where it runs: cpu, cuda, opencl, wgpu, sim, and the decorator faulty; knows no op
+//! device    where it runs: cpu, cuda, opencl, wgpu, sim, and the decorators faulty and traced; knows no op
 //! profile   threshold profiles: schema, lookup, file
 //! engine    runs one op on one device, or where the profile says
 //! measure   sampling and stop rules

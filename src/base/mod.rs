@@ -3,6 +3,7 @@
 mod analysis;
 pub mod attr;
 pub mod case;
+pub mod chrome;
 pub mod clock;
 pub mod cost;
 pub mod device_info;
@@ -24,6 +25,7 @@ pub mod system;
 pub mod telemetry;
 pub mod text;
 pub mod topology;
+pub mod trace;
 mod trial;
 pub mod units;
 pub mod worth;

@@ -67,6 +67,9 @@ pub(super) struct Common {
     /// Write the JSON document to a file, or to stdout with `-` (instead of the table)
     #[arg(long, value_name = "PATH|-")]
     pub(super) json: Option<String>,
+    /// Write what the devices did, call by call, for Perfetto or chrome://tracing; what it adds up to goes to stderr
+    #[arg(long, value_name = "FILE.json")]
+    pub(super) trace: Option<String>,
     /// No progress and no remarks on stderr
     #[arg(long, short)]
     pub(super) quiet: bool,
@@ -144,6 +147,9 @@ pub(super) struct BenchWorker {
     /// Number of the worker
     #[arg(long, default_value_t = 0)]
     pub(super) worker: u64,
+    /// Folder for its part of a trace
+    #[arg(long)]
+    pub(super) trace_parts: Option<String>,
     #[command(flatten)]
     pub(super) of: Bench,
 }
@@ -181,6 +187,9 @@ pub(super) struct CalibrateWorker {
     /// Number of the worker
     #[arg(long, default_value_t = 0)]
     pub(super) worker: u64,
+    /// Folder for its part of a trace
+    #[arg(long)]
+    pub(super) trace_parts: Option<String>,
     /// CPU threads of this worker
     #[arg(long)]
     pub(super) of_threads: Option<usize>,
@@ -417,6 +426,9 @@ pub(super) struct Run {
     /// Write the JSON document to a file, or to stdout with `-` (instead of the text)
     #[arg(long, value_name = "PATH|-")]
     pub(super) json: Option<String>,
+    /// Write what the devices did, call by call, for Perfetto or chrome://tracing; what it adds up to goes to stderr
+    #[arg(long, value_name = "FILE.json")]
+    pub(super) trace: Option<String>,
 }
 
 #[derive(Debug, Args)]

@@ -58,8 +58,7 @@ impl Ctx<'_> {
         let cancel = cancel_on_signals()?;
         let rig = self.rig(&a.common, Pin::Workers)?;
         let cfg = Self::bench_config(a, self.kept_ceilings(&everything(&rig)).ceilings)?;
-        processes::worker(&cfg, &rig, &mut std::io::stdin().lock(), &mut std::io::stdout(), &cancel)?;
-        Ok(0)
+        self.serve(|input, output| processes::worker(&cfg, &rig, input, output, &cancel))
     }
 
     pub(super) fn bench(&self, a: &args::Bench) -> Result<u8> {

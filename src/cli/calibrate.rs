@@ -89,9 +89,7 @@ impl Ctx<'_> {
         let cancel = cancel_on_signals()?;
         let a = &check::checked(a)?.map_or_else(|| Ok(a.clone()), |made| check::as_made(a, &made))?;
         let rig = self.calibrate_rig(a, threads, Pin::Workers)?;
-        let (input, output) = (&mut std::io::stdin().lock(), &mut std::io::stdout());
-        calibrate::worker(a.cpu_variant.as_deref(), &rig, input, output, &cancel)?;
-        Ok(0)
+        self.serve(|input, output| calibrate::worker(a.cpu_variant.as_deref(), &rig, input, output, &cancel))
     }
 
     /// Workers for so many threads.

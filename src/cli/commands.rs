@@ -11,6 +11,7 @@ use crate::base::sink::Cancel;
 use crate::base::{Backend, Code, DType, DeviceInfo, Document, Env, Error, Record, Result, os};
 use crate::device::cpu::Pin;
 use crate::device::probe::{CpuConfig, Rig, Select, open};
+use crate::device::traced;
 use crate::jobs::workers::Start;
 use crate::jobs::{inventory, stress};
 use crate::measure::Residency;
@@ -19,10 +20,26 @@ use crate::report;
 
 use super::args::{self, Cli, Command, Common};
 use super::output::{self, CliSink};
+use super::trace::Tracing;
 
 /// Runs the subcommand; gives its exit code.
 pub(super) fn run(cli: &Cli, command: &[String], env: &Env) -> Result<u8> {
-    let ctx = Ctx { command, env };
+    let tracing = Tracing::of(&cli.command)?;
+    let trace = tracing.as_ref();
+    let done = dispatch(cli, Ctx { command, env, trace });
+    match (done, trace.map_or(Ok(()), Tracing::finish)) {
+        (Ok(_), Err(e)) => Err(e),
+        // What ended the run is what it ends with.
+        (Err(first), Err(e)) => {
+            output::talk(&format!("gpuctl: {e}"));
+            Err(first)
+        }
+        (done, Ok(())) => done,
+    }
+}
+
+fn dispatch(cli: &Cli, ctx: Ctx<'_>) -> Result<u8> {
+    let Ctx { command, env, trace } = ctx;
     let numbered = |process| Env { process, ..env.clone() };
     match &cli.command {
         Command::Devices(a) if a.measure => ctx.measure(a),
@@ -35,11 +52,13 @@ pub(super) fn run(cli: &Cli, command: &[String], env: &Env) -> Result<u8> {
         Command::Stress(a) => ctx.stress(a),
         Command::Profile(a) => ctx.profile(&a.what),
         Command::Run(a) => ctx.run_op(a),
-        Command::BenchWorker(w) => Ctx { command, env: &numbered(w.worker) }.bench_worker(&w.of),
-        Command::DevicesWorker(w) => Ctx { command, env: &numbered(w.worker) }.measure_worker(&w.of),
+        Command::BenchWorker(w) => Ctx { command, env: &numbered(w.worker), trace }.bench_worker(&w.of),
+        Command::DevicesWorker(w) => Ctx { command, env: &numbered(w.worker), trace }.measure_worker(&w.of),
         Command::ProbeWorker { backend } => probe_worker(backend),
         Command::TrialWorker(w) => ctx.trial_worker(w),
-        Command::CalibrateWorker(w) => Ctx { command, env: &numbered(w.worker) }.calibrate_worker(&w.of, w.of_threads),
+        Command::CalibrateWorker(w) => {
+            Ctx { command, env: &numbered(w.worker), trace }.calibrate_worker(&w.of, w.of_threads)
+        }
         Command::StressWorker { task } => stress::worker(task, &mut std::io::stdout(), env).map(|()| 0),
     }
 }
@@ -47,6 +66,7 @@ pub(super) fn run(cli: &Cli, command: &[String], env: &Env) -> Result<u8> {
 pub(super) struct Ctx<'a> {
     pub(super) command: &'a [String],
     pub(super) env: &'a Env,
+    pub(super) trace: Option<&'a Tracing>,
 }
 
 /// SIGINT and SIGTERM raise the flag; a second SIGINT ends the process at once.
@@ -145,13 +165,16 @@ impl Ctx<'_> {
     }
 
     pub(super) fn rig_of(&self, select: &Select, threads: Option<usize>, pin: Pin) -> Result<Rig> {
-        let rig = open(select, self.env, CpuConfig { threads: threads_of(threads)?, pin })?;
+        let mut rig = open(select, self.env, CpuConfig { threads: threads_of(threads)?, pin })?;
         // The driver thread on the first allowed CPU, the CPU device's workers on the others: they never share a core.
         // Only now: a pinned thread would pass its one CPU on to the workers and be counted as the whole machine.
         if pin == Pin::Workers
             && let Some(first) = os::allowed_cpus().first()
         {
             os::pin_current_thread(*first);
+        }
+        if let Some(tracing) = self.trace {
+            traced::rig(&mut rig, &tracing.tracer);
         }
         let there: Vec<&DeviceInfo> = rig.devices.iter().map(|d| d.info()).collect();
         self.require(&there, matches!(select, Select::Named(_)))?;
@@ -180,7 +203,9 @@ impl Ctx<'_> {
     /// Workers with a hidden subcommand and the arguments of this one.
     pub(super) fn workers(&self, subcommand: &str, processes: usize, limit: Duration) -> Result<Start> {
         let program = this_program()?;
-        let arguments = std::iter::once(subcommand.to_string()).chain(self.command.iter().skip(2).cloned());
+        let parts = self.trace.and_then(Tracing::parts).map(|p| format!("--trace-parts={}", p.display()));
+        let arguments =
+            std::iter::once(subcommand.to_string()).chain(parts).chain(self.command.iter().skip(2).cloned());
         Ok(Start { program, arguments: arguments.collect(), processes, limit })
     }
 
@@ -241,6 +266,7 @@ impl Ctx<'_> {
             fail_early: a.fail_early,
             heartbeat: None,
             tree: None,
+            trace: self.trace.and_then(Tracing::parts).map(PathBuf::from),
             command: self.command.to_vec(),
         };
         let cancel = cancel_on_signals()?;

@@ -16,6 +16,7 @@ mod output;
 mod profile;
 mod run;
 mod sizes;
+mod trace;
 mod trial;
 mod verify;
 

@@ -1,5 +1,7 @@
 //! `gpuctl run`: one op on the user's own arrays.
 
+use std::sync::Arc;
+
 use crate::base::{Code, Error, Record, Result};
 use crate::device::cpu::Pin;
 use crate::device::probe::Select;
@@ -34,6 +36,9 @@ impl Ctx<'_> {
                 let placement = a.placement.parse()?;
                 let threads = threads_of(a.threads)?;
                 let mut builder = Engine::builder().env(self.env.clone()).threads(threads).placement(placement);
+                if let Some(tracing) = self.trace {
+                    builder = builder.tracer(Arc::clone(&tracing.tracer));
+                }
                 if let Some(spec) = &a.profile {
                     builder = builder.profile(spec.clone());
                 }

@@ -297,6 +297,9 @@ impl Device for Faulty {
         }
         Ok(Box::new(FaultyQueue { inner: self.inner.queue()?, state: Arc::clone(&self.state), hung: false }))
     }
+    fn tap(&self) -> Option<&super::tap::Tap> {
+        self.inner.tap()
+    }
     fn health(&self) -> Health {
         if self.state.lost.load(Ordering::SeqCst) {
             return Health::Lost(format!("injected on purpose ({})", self.state.plan.text));

@@ -1,6 +1,6 @@
 //! What a device has handed out and not got back. OpenCL and wgpu cannot say how much memory is free; this can.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Kinds of objects that are counted.
@@ -24,6 +24,23 @@ pub struct Ledger {
     peak_bytes: AtomicU64,
     made: [AtomicU64; KINDS],
     errors: Mutex<Vec<String>>,
+    watched: AtomicBool,
+    watches: Watches,
+}
+
+/// Hears of every change of the bytes that a ledger counts.
+pub trait Watch: Send + Sync {
+    /// So many bytes came (or went, below 0); there are `bytes` now. False: it need not hear of more.
+    fn changed(&self, moved: i64, bytes: u64) -> bool;
+}
+
+#[derive(Default)]
+struct Watches(Mutex<Vec<Box<dyn Watch>>>);
+
+impl std::fmt::Debug for Watches {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Watches")
+    }
 }
 
 /// A ledger at one moment.
@@ -76,7 +93,21 @@ impl Ledger {
         self.made[kind as usize].fetch_add(1, Ordering::Relaxed);
         let now = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         self.peak_bytes.fetch_max(now, Ordering::Relaxed);
+        self.tell(kind, bytes as i64, now);
         Ticket { ledger: Arc::clone(self), kind, bytes }
+    }
+
+    /// From now on changes of the bytes are told to `watch`, by the thread that makes them.
+    pub fn watch(&self, watch: Box<dyn Watch>) {
+        self.watches.0.lock().unwrap_or_else(PoisonError::into_inner).push(watch);
+        self.watched.store(true, Ordering::Release);
+    }
+
+    fn tell(&self, kind: Kind, moved: i64, bytes: u64) {
+        if self.watched.load(Ordering::Acquire) && matches!(kind, Kind::Buffer | Kind::Pinned) {
+            let mut watches = self.watches.0.lock().unwrap_or_else(PoisonError::into_inner);
+            watches.retain(|w| w.changed(moved, bytes));
+        }
     }
 
     /// The counters.
@@ -113,7 +144,8 @@ impl Ledger {
 impl Drop for Ticket {
     fn drop(&mut self) {
         self.ledger.live[self.kind as usize].fetch_sub(1, Ordering::Relaxed);
-        self.ledger.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        let before = self.ledger.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.ledger.tell(self.kind, -(self.bytes as i64), before.saturating_sub(self.bytes));
     }
 }
 

@@ -18,12 +18,14 @@ pub mod probe;
 pub mod quirks;
 pub mod sim;
 pub mod spoilt;
+pub mod tap;
 pub mod telemetry;
+pub mod traced;
 #[cfg(feature = "wgpu")]
 pub mod wgpu;
 
 use std::any::Any;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -108,6 +110,10 @@ pub trait Device: Send + Sync {
     /// Runs a native function on the host's own memory, without buffers and queues. `None` from devices that do not compute
     /// there, or whose time does not pass by itself.
     fn native(&self, _: NativeFn, _: &mut NativeArgs<'_>, _: &NativeCall) -> Option<Result<()>> {
+        None
+    }
+    /// Where its events go, if it is traced ([`traced`]).
+    fn tap(&self) -> Option<&tap::Tap> {
         None
     }
 }
@@ -244,10 +250,16 @@ struct Held {
     raw: Box<dyn Any + Send + Sync>,
     bytes: u64,
     serial: u64,
+    /// Told by who traces: copies from and to page-locked memory are no copies on the device.
+    pinned: AtomicBool,
     _ticket: Ticket,
 }
 
 impl Held {
+    fn new(raw: impl Any + Send + Sync, bytes: u64, serial: u64, ticket: Ticket) -> Arc<Self> {
+        Arc::new(Held { raw: Box::new(raw), bytes, serial, pinned: AtomicBool::new(false), _ticket: ticket })
+    }
+
     fn raw<T: 'static>(&self, serial: u64, what: &str) -> Result<&T> {
         match self.raw.downcast_ref::<T>() {
             Some(raw) if self.serial == serial => Ok(raw),
@@ -259,7 +271,7 @@ impl Held {
 impl Buffer {
     /// Wraps a backend's own buffer. `serial` is the device's.
     pub fn new(raw: impl Any + Send + Sync, bytes: u64, serial: u64, ticket: Ticket) -> Self {
-        Buffer { held: Arc::new(Held { raw: Box::new(raw), bytes, serial, _ticket: ticket }), bytes }
+        Buffer { held: Held::new(raw, bytes, serial, ticket), bytes }
     }
     /// Bytes that can be reached: those asked for at allocation, or fewer.
     pub fn bytes(&self) -> u64 {
@@ -281,6 +293,12 @@ impl Buffer {
     /// The backend's own buffer; `BufferForeign` if another device made it.
     pub fn raw<T: 'static>(&self, serial: u64) -> Result<&T> {
         self.held.raw(serial, "buffer")
+    }
+    fn set_pinned(&self) {
+        self.held.pinned.store(true, Ordering::Relaxed);
+    }
+    fn is_pinned(&self) -> bool {
+        self.held.pinned.load(Ordering::Relaxed)
     }
     /// Checks that `offset .. offset + len` lies inside.
     pub fn check(&self, offset: u64, len: u64) -> Result<()> {
@@ -310,7 +328,7 @@ impl Program {
         stats: BuildStats,
     ) -> Self {
         Program {
-            held: Arc::new(Held { raw: Box::new(raw), bytes: 0, serial, _ticket: ticket }),
+            held: Held::new(raw, 0, serial, ticket),
             binary: Arc::new(Binary { bytes: OnceLock::from(binary), fetch: Box::new(|| None) }),
             stats: Arc::new(stats),
         }

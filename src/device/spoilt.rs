@@ -94,6 +94,9 @@ impl Device for Spoilt {
             overrun: self.overrun,
         }))
     }
+    fn tap(&self) -> Option<&super::tap::Tap> {
+        self.inner.tap()
+    }
     fn health(&self) -> Health {
         self.inner.health()
     }

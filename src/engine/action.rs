@@ -11,7 +11,7 @@ use crate::base::{Attrs, Case, Code, Error, HostTensor, Result};
 use crate::device::{Buffer, DEADLINE, Device, Launch, MemoryKind, Queue, Slice, Source, Waited};
 use crate::kernel::{self, ALLOC_TOKEN, Action, Choice, LAUNCH_TOKEN, micro, source};
 
-use super::run::{OperandBuffer, round16};
+use super::operand::{OperandBuffer, round16};
 
 /// An action with what it keeps between calls.
 pub(super) struct Acting {

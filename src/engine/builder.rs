@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::base::{Env, Result, os};
 use crate::device::cpu::{CpuDevice, Pin};
 use crate::device::probe::{self, CpuConfig, Found, Select};
-use crate::device::{DEADLINE, Device};
+use crate::device::{DEADLINE, Device, tap};
 use crate::kernel::Isa;
 use crate::op;
 use crate::profile::file::{self, Loaded};
@@ -53,6 +53,7 @@ pub struct EngineBuilder {
     unpooled: bool,
     recovery: RecoveryConfig,
     deadline: Option<Duration>,
+    tracer: Option<Arc<tap::Tracer>>,
 }
 
 /// How a device is opened.
@@ -169,6 +170,17 @@ impl EngineBuilder {
         self
     }
 
+    /// Traces all devices of the engine ([`Engine::trace`]); at most [`tap::KEPT`] events are kept, totals count all.
+    pub fn trace(self) -> Self {
+        self.tracer(tap::Tracer::new("gpuctl", tap::KEPT))
+    }
+
+    /// The same into a tracer that others may share.
+    pub fn tracer(mut self, tracer: Arc<tap::Tracer>) -> Self {
+        self.tracer = Some(tracer);
+        self
+    }
+
     /// Loads the profile and starts the CPU's threads. Opens no driver unless the placement forces one.
     ///
     /// Errors: those of loading the profile, `BadArgument` for a wrong variable, `DeviceMissing` or `DeviceDisabled` for a
@@ -207,6 +219,7 @@ impl EngineBuilder {
             returns: AtomicU64::new(0),
             recovery: self.recovery,
             pool: (!self.unpooled).then_some(self.pool),
+            tracer: self.tracer.clone(),
             deadline: self.deadline.unwrap_or(DEADLINE),
         });
         let given = devices.into_iter().map(|d| d.gpu(&common)).collect::<Result<Vec<_>>>()?;
@@ -233,6 +246,7 @@ impl EngineBuilder {
             recorder,
             trials,
             launcher: OnceLock::new(),
+            tracer: self.tracer,
         })
     }
 }

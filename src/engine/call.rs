@@ -7,6 +7,8 @@ use std::sync::LazyLock;
 use crate::base::{Attrs, Case, Code, Error, Fill, HostTensor, Result, host};
 use crate::op::{self, Binding, DTypeRule, OpDesc, Role};
 
+use super::Computed;
+
 /// A bound call.
 #[derive(Debug)]
 pub(super) struct Bound<'a> {
@@ -62,6 +64,17 @@ pub(super) fn bind<'a>(op: &'static OpDesc, inputs: &[&'a HostTensor], attrs: &A
     // A case may have flattened what the user's results look like.
     let results = if results.is_empty() { op.written().map(|i| shapes[i].clone()).collect() } else { results };
     Ok(Bound { case, inputs: operands, results })
+}
+
+/// Puts computed results where the caller wants them.
+pub(super) fn give(done: Computed, outputs: &mut [HostTensor]) -> Result<()> {
+    if done.outputs.len() != outputs.len() {
+        return Err(Error::new(Code::Internal, format!("{} results, expected {}", done.outputs.len(), outputs.len())));
+    }
+    for (to, from) in outputs.iter_mut().zip(done.outputs) {
+        *to = from;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use crate::base::{Case, Class, Clock, Code, DeviceInfo, Error, Result};
 use crate::device::probe::Found;
-use crate::device::{Device, Health};
+use crate::device::tap::Tracer;
+use crate::device::{Device, Health, traced};
 use crate::op::OpDesc;
 
 use super::judge::{self, Judged};
@@ -30,6 +31,8 @@ pub(super) struct Common {
     pub(super) recovery: RecoveryConfig,
     /// `None`: every call allocates.
     pub(super) pool: Option<PoolConfig>,
+    /// `None`: nothing is traced.
+    pub(super) tracer: Option<Arc<Tracer>>,
     /// How long a call may take on a device.
     pub(super) deadline: Duration,
 }
@@ -37,7 +40,13 @@ pub(super) struct Common {
 impl Common {
     /// A runner as this engine's calls want it.
     pub(super) fn runner(&self, device: Arc<dyn Device>) -> Runner {
-        let runner = Runner::new(device);
+        let runner = Runner::new(match &self.tracer {
+            // One that is tried again is traced already.
+            Some(tracer) if !device.tap().is_some_and(|tap| Arc::ptr_eq(tap.tracer(), tracer)) => {
+                traced::device(device, tracer)
+            }
+            _ => device,
+        });
         match &self.pool {
             Some(pool) => runner.pooled(pool.clone()),
             None => runner,

@@ -24,6 +24,8 @@ mod call;
 mod gpu;
 pub mod judge;
 mod launch;
+mod operand;
+mod pinned;
 pub mod place;
 pub mod pool;
 pub mod record;
@@ -34,6 +36,7 @@ mod shelves;
 mod spread;
 mod status;
 mod sync;
+pub mod trace;
 pub mod trials;
 
 use std::collections::{HashMap, HashSet};
@@ -41,19 +44,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
+use crate::base::trace::Kind;
 use crate::base::{Attrs, Cancel, Case, Class, Code, DType, DeviceInfo, Error, HostTensor, Result};
 use crate::device::DEADLINE;
+use crate::device::tap::{Labelled, Tracer};
 use crate::op::{self, OpDesc};
 use crate::profile::{Operands, Profile, Source};
 
 pub use builder::EngineBuilder;
 pub use launch::Handle;
+pub use pinned::Pins;
 pub use place::{Explanation, Placement, Why};
 pub use pool::{ClearPolicy, Pool, PoolConfig, PoolStats, Rented, Retention};
 pub use record::{Workload, WorkloadRow};
 pub use recover::{RecoveryConfig, State};
 pub use route::{Ran, Route};
-pub use run::{Guard, Leased, Pins, Prepared, Runner};
+pub use run::{Guard, Leased, Prepared, Runner};
 pub use spread::{Distribution, Load, assign};
 pub use status::{DeviceStatus, Status};
 pub use trials::Trials;
@@ -133,6 +139,7 @@ pub struct Engine {
     trials: Option<Trials>,
     /// Threads of calls that nobody waits in.
     launcher: OnceLock<launch::Launcher>,
+    tracer: Option<Arc<Tracer>>,
 }
 
 impl std::fmt::Debug for Engine {
@@ -301,6 +308,7 @@ impl Engine {
         };
         let explanation = self.places.explain(op, &bound.case, &decided);
         self.tell(op, &bound.case, &explanation, false, || format!("{explanation}"));
+        let label = self.tell_trace(&bound.case, &explanation);
         let dtypes = op.written().map(|i| op.operand_dtype(i, &bound.case));
         if bound.results.len() != op.written().count() {
             return Err(Error::new(Code::Internal, format!("{} results", bound.results.len())).op(op.name));
@@ -318,6 +326,7 @@ impl Engine {
             tried: OnceLock::new(),
             unfit: OnceLock::new(),
             case: bound.case,
+            label,
         }))
     }
 
@@ -329,6 +338,7 @@ impl Engine {
         outputs: &mut [HostTensor],
         cancel: Option<&Cancel>,
     ) -> Result<Done<'_>> {
+        let _scope = planned.label.map(Labelled::enter);
         let mut fallback = None;
         self.places.look_after();
         if let Some(gpu) = planned.gpu.and_then(|at| self.places.gpu(at)) {
@@ -368,7 +378,7 @@ impl Engine {
         )?;
         count();
         let (variant, seconds) = (done.variant, done.seconds);
-        give(done, outputs)?;
+        call::give(done, outputs)?;
         Ok(Done { ran: Ran { on, fallback: fallback.is_some() }, variant, why: fallback, seconds: Some(seconds) })
     }
 
@@ -390,7 +400,7 @@ impl Engine {
                     counts.add(1, true);
                 }
                 let (variant, seconds) = (done.variant, done.seconds);
-                give(done, outputs).map_err(Err)?;
+                call::give(done, outputs).map_err(Err)?;
                 Ok(Done { ran: Ran { on: &gpu.info.id, fallback: false }, variant, why: None, seconds: Some(seconds) })
             }
             Err(e) => {
@@ -401,6 +411,7 @@ impl Engine {
                 }
                 let text = e.to_string();
                 self.counts.fallbacks.fetch_add(1, Ordering::Relaxed);
+                self.places.cpu.device().tap().inspect(|tap| tap.moment(Kind::Fallback, text.clone()));
                 let explanation = &planned.explanation;
                 self.tell(planned.op, &planned.case, explanation, true, || {
                     format!("{} runs on the CPU instead: {text}", explanation.case)
@@ -477,17 +488,6 @@ impl Engine {
         let level = if fallback { log::Level::Warn } else { log::Level::Info };
         log::log!(level, "{}", text());
     }
-}
-
-/// Puts computed results where the caller wants them.
-fn give(done: Computed, outputs: &mut [HostTensor]) -> Result<()> {
-    if done.outputs.len() != outputs.len() {
-        return Err(Error::new(Code::Internal, format!("{} results, expected {}", done.outputs.len(), outputs.len())));
-    }
-    for (to, from) in outputs.iter_mut().zip(done.outputs) {
-        *to = from;
-    }
-    Ok(())
 }
 
 /// What a call on one device gave.

@@ -189,6 +189,7 @@ impl Pool {
         };
         while let Some(idle) = pool.shelves.take(class, bytes) {
             if pool.is_cleared(&idle) {
+                pool.device.tap().inspect(|tap| tap.hit("buffer", bytes));
                 return Ok(rented(idle.buffer, class));
             }
             // Its fill failed or hangs: nobody gets it.

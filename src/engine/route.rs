@@ -4,6 +4,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, OnceLock};
 
 use crate::base::{Attr, Attrs, Case, Code, DType, Error, HostTensor, Result};
+use crate::device::tap::Labelled;
 use crate::kernel::cpu::Call as NativeCall;
 use crate::kernel::{self, Arg, Body, NativeArgs, NativeFn};
 use crate::op::{OpDesc, Role};
@@ -35,6 +36,8 @@ pub(super) struct Planned {
     pub(super) tried: OnceLock<Option<Fault>>,
     /// Why the GPU's kernel cannot be built, once that is known.
     pub(super) unfit: OnceLock<(Code, String)>,
+    /// What it is called in a trace, if the engine has one.
+    pub(super) label: Option<Labelled>,
 }
 
 /// Hash of what identifies a call.

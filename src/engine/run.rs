@@ -9,12 +9,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::base::{Cancel, Case, Code, Error, HostTensor, Lang, Result, host};
+use crate::device::tap::{Labelled, Scope};
 use crate::device::{Buffer, Device, Launch, MemoryKind, Program, Queue, Slice, Source};
 use crate::kernel::debug::{Report, WORDS};
 use crate::kernel::{self, Arg, Body, Choice, source};
 use crate::op::{OpDesc, Role};
 
 use super::action::Acting;
+use super::operand::{OperandBuffer, round4, round16};
 use super::pool::{Pool, PoolConfig, Rented};
 
 /// Bytes around every operand that no kernel may touch; [`Prepared::check_guards`] looks at them.
@@ -210,6 +212,8 @@ impl Runner {
 
     /// The same for a kernel that was chosen already, and with this much room around its operands.
     pub fn prepare_choice(&self, op: &'static OpDesc, case: &Case, choice: Choice, guard: Guard) -> Result<Prepared> {
+        let label = self.device.tap().map(|tap| tap.label(case, choice.kernel.variant));
+        let _scope = label.map(Labelled::enter);
         let shapes = (op.shapes)(case)?;
         let mut operands = Vec::with_capacity(shapes.len());
         for (i, shape) in shapes.iter().enumerate() {
@@ -284,6 +288,7 @@ impl Runner {
             report,
             entries: choice.plan.steps.iter().map(|s| s.entry).collect(),
             acting,
+            label,
         })
     }
 
@@ -303,6 +308,7 @@ impl Runner {
             Body::Action(_) => return Err(Error::new(Code::Internal, "an action has no program")),
         };
         if let Some(p) = lock(&self.programs).get(&key) {
+            self.device.tap().inspect(|tap| tap.hit("program", 0));
             return Ok(p.clone());
         }
         // Built outside the lock: two threads may build the same program once, but none waits for another's compiler.
@@ -331,42 +337,9 @@ pub(super) fn not_cancelled(cancel: Option<&Cancel>) -> Result<()> {
     }
 }
 
-fn round4(bytes: u64) -> u64 {
-    bytes.div_ceil(4) * 4
-}
-
-pub(super) fn round16(bytes: u64) -> u64 {
-    bytes.max(1).div_ceil(16) * 16
-}
-
-pub(super) struct OperandBuffer {
-    pub(super) buffer: Rented,
-    /// Where the data begin.
-    pub(super) head: u64,
-    role: Role,
-    dtype: crate::base::DType,
-    shape: Vec<u64>,
-    pub(super) bytes: u64,
-}
-
-impl OperandBuffer {
-    /// What fills the guards. Around inputs NaN, or -1: a result that was made of it shows. Around what is written a number,
-    /// for of NaN a kernel makes the same NaN: a copy of an input's guard to an output's would not show.
-    fn guard_byte(&self) -> u8 {
-        if self.role == Role::In { 0xFF } else { 0xC3 }
-    }
-
-    /// The parts of the buffer in front of and behind the data: first byte and length. WGSL stores 16-bit elements in
-    /// pairs, and copies move whole words, so the last word belongs to the data.
-    fn guards(&self) -> [(u64, u64); 2] {
-        let end = self.head + round4(self.bytes);
-        [(0, self.head), (end, self.buffer.bytes() - end)]
-    }
-}
-
 /// A case on a device, ready to run any number of times.
 pub struct Prepared {
-    device: Arc<dyn Device>,
+    pub(super) device: Arc<dyn Device>,
     op: &'static OpDesc,
     case: Case,
     /// Kernel variant.
@@ -375,28 +348,18 @@ pub struct Prepared {
     pub lang: Lang,
     /// Why this variant.
     pub reason: String,
-    operands: Vec<OperandBuffer>,
+    pub(super) operands: Vec<OperandBuffer>,
     scratch: Vec<Rented>,
     /// Whether all work that uses the buffers has been waited for; else they are not lent again.
-    settled: AtomicBool,
+    pub(super) settled: AtomicBool,
     launches: Vec<Launch>,
     /// Where watched kernels note their first violation.
     report: Option<Buffer>,
     entries: Vec<&'static str>,
     /// What is done besides the launches.
     acting: Option<Mutex<Acting>>,
-}
-
-/// Page-locked copies of a case's operands, in their order: those that are read, and those that are written.
-pub struct Pins {
-    read: Vec<Buffer>,
-    written: Vec<Buffer>,
-}
-
-impl std::fmt::Debug for Pins {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Pins({} read, {} written)", self.read.len(), self.written.len())
-    }
+    /// What it is called in a trace, if its device is traced.
+    label: Option<Labelled>,
 }
 
 impl Drop for Prepared {
@@ -434,7 +397,13 @@ impl Prepared {
         self.launches.iter().map(|l| l.groups.iter().product()).max().unwrap_or(0)
     }
 
-    fn named(&self, e: Error) -> Error {
+    /// What this thread does with the device from here on belongs to the case, until the scope is dropped; `None` where nothing
+    /// is traced.
+    pub fn scope(&self) -> Option<Scope> {
+        self.label.map(Labelled::enter)
+    }
+
+    pub(super) fn named(&self, e: Error) -> Error {
         e.op(self.op.name).shape(&self.case.shape_text()).device(&self.device.info().id)
     }
 
@@ -448,6 +417,7 @@ impl Prepared {
     /// poison in each of two runs was never written, whatever its right value is.
     pub fn poison_with(&self, q: &mut dyn Queue, byte: u8) -> Result<()> {
         self.begin();
+        let _scope = self.scope();
         for o in &self.operands {
             let end = round4(o.bytes);
             if o.role == Role::Out && end > 0 {
@@ -471,6 +441,7 @@ impl Prepared {
     /// Copies the inputs (roles In and InOut, in order) to the device.
     pub fn upload<T: Borrow<HostTensor>>(&self, q: &mut dyn Queue, inputs: &[T]) -> Result<()> {
         self.begin();
+        let _scope = self.scope();
         let mut given = inputs.iter().map(Borrow::borrow);
         for o in self.operands.iter().filter(|o| o.role != Role::Out) {
             let Some(t) = given.next() else {
@@ -498,6 +469,7 @@ impl Prepared {
 
     fn launch_unless(&self, q: &mut dyn Queue, cancel: Option<&Cancel>) -> Result<()> {
         self.begin();
+        let _scope = self.scope();
         let mut go = || -> Result<()> {
             for l in &self.launches {
                 not_cancelled(cancel)?;
@@ -513,6 +485,7 @@ impl Prepared {
 
     /// Copies the written operands back, in order; waits for them.
     pub fn download(&self, q: &mut dyn Queue) -> Result<Vec<HostTensor>> {
+        let _scope = self.scope();
         let mut out = Vec::new();
         for o in self.operands.iter().filter(|o| o.role != Role::In) {
             let mut t = HostTensor::zeros(o.dtype, &o.shape)?;
@@ -530,6 +503,7 @@ impl Prepared {
 
     /// Fails if anything wrote in front of or behind an operand since [`Prepared::poison`].
     pub fn check_guards(&self, q: &mut dyn Queue) -> Result<()> {
+        let _scope = self.scope();
         for (i, o) in self.operands.iter().enumerate() {
             for (from, bytes) in o.guards().into_iter().filter(|g| g.1 > 0) {
                 let mut guard = vec![0u8; bytes as usize];
@@ -568,6 +542,7 @@ impl Prepared {
         cancel: Option<&Cancel>,
     ) -> Result<Vec<HostTensor>> {
         not_cancelled(cancel)?;
+        let _scope = self.scope();
         self.upload(q, inputs)?;
         if let Some(report) = &self.report {
             q.fill(report, 0, report.bytes(), 0).map_err(|e| self.named(e))?;
@@ -582,50 +557,8 @@ impl Prepared {
     }
 
     /// Work that uses the buffers is under way from now on.
-    fn begin(&self) {
+    pub(super) fn begin(&self) {
         self.settled.store(false, Ordering::Release);
-    }
-
-    /// Page-locked host memory for the operands, holding the inputs. Errors: `FeatureUnsupported` where the API has none.
-    pub fn pin<T: Borrow<HostTensor>>(&self, q: &mut dyn Queue, inputs: &[T]) -> Result<Pins> {
-        let pinned = |keep: fn(Role) -> bool| -> Result<Vec<Buffer>> {
-            let kept = self.operands.iter().filter(|o| keep(o.role));
-            kept.map(|o| self.device.alloc(round16(o.bytes), MemoryKind::Pinned)).collect()
-        };
-        let all =
-            || -> Result<Pins> { Ok(Pins { read: pinned(|r| r != Role::Out)?, written: pinned(|r| r != Role::In)? }) };
-        let pins = all().map_err(|e| self.named(e))?;
-        for (pin, t) in pins.read.iter().zip(inputs.iter().map(Borrow::borrow)) {
-            q.write(pin, 0, t.bytes()).map_err(|e| self.named(e))?;
-        }
-        Ok(pins)
-    }
-
-    /// [`Prepared::upload`] from page-locked memory; enqueued.
-    pub fn upload_pinned(&self, q: &mut dyn Queue, pins: &Pins) -> Result<()> {
-        self.begin();
-        for (pin, o) in pins.read.iter().zip(self.operands.iter().filter(|o| o.role != Role::Out)) {
-            q.copy(pin, 0, &o.buffer, o.head, o.bytes).map_err(|e| self.named(e))?;
-        }
-        Ok(())
-    }
-
-    /// [`Prepared::download`] to page-locked memory; enqueued.
-    pub fn download_pinned(&self, q: &mut dyn Queue, pins: &Pins) -> Result<()> {
-        for (pin, o) in pins.written.iter().zip(self.operands.iter().filter(|o| o.role != Role::In)) {
-            q.copy(&o.buffer, o.head, pin, 0, o.bytes).map_err(|e| self.named(e))?;
-        }
-        Ok(())
-    }
-
-    /// One whole call with operands in page-locked memory: the results are there at return.
-    pub fn call_pinned(&self, q: &mut dyn Queue, pins: &Pins, deadline: Duration) -> Result<()> {
-        self.upload_pinned(q, pins)?;
-        self.launch(q)?;
-        self.download_pinned(q, pins)?;
-        q.finish(deadline).map_err(|e| self.named(e))?;
-        self.settled.store(true, Ordering::Release);
-        Ok(())
     }
 
     /// Fails with the first violation that a watched kernel noted.

@@ -11,5 +11,5 @@ pub mod reference;
 pub mod sampler;
 pub mod stop;
 
-pub use sampler::{Cache, OpSubject, Residency, Series, Subject, Sweep, phases, sample};
+pub use sampler::{Cache, OpSubject, PHASES, Residency, SAMPLE, Series, Subject, Sweep, phases, sample};
 pub use stop::{StopRule, Verdict};

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::base::record::Phases;
 use crate::base::sink::Cancel;
 use crate::base::{Attrs, Backend, Clock, Code, DType, DeviceClass, Error, Fill, HostTensor, Result, os, stats};
+use crate::device::tap::Tap;
 use crate::device::{Device, MemoryKind, Queue};
 use crate::engine::{Leased, Pins, Prepared, Runner};
 use crate::op::{Probe, Unit};
@@ -116,6 +117,12 @@ impl std::str::FromStr for Cache {
     }
 }
 
+/// What timed regions are called in a trace: samples, the calls before the first one, and calls whose phases are apart.
+pub const SAMPLE: &str = "sample";
+const WARM_UP: &str = "warm-up";
+/// See [`SAMPLE`].
+pub const PHASES: &str = "phases";
+
 /// Something that can be timed.
 pub trait Subject {
     /// Does it `calls` times and returns when the last one is complete.
@@ -126,6 +133,12 @@ pub trait Subject {
     }
     /// The clock its time passes on.
     fn clock(&self) -> Arc<dyn Clock>;
+    /// Now, on the clock of a trace, if there is one.
+    fn traced(&self) -> Option<f64> {
+        None
+    }
+    /// Tells a trace of a timed region that ends now: what it was for, its calls, its begin and the seconds that were measured.
+    fn told(&self, _remark: &str, _calls: u64, _begin: f64, _seconds: f64) {}
     /// What must happen before each timed region and is not timed; complete at return.
     fn before(&mut self) -> Result<()> {
         Ok(())
@@ -176,7 +189,8 @@ pub fn sample(subjects: &mut [&mut dyn Subject], rule: &StopRule, cancel: &Cance
             let i = if forward { i } else { subjects.len() - 1 - i };
             let batch = series[i].batch;
             let calls = batch * subjects[i].share();
-            series[i].samples.push(time(subjects[i], batch)? / calls as f64);
+            let seconds = time(subjects[i], batch, SAMPLE)?;
+            series[i].samples.push(seconds / calls as f64);
             series[i].calls += calls;
         }
         let views: Vec<&[f64]> = series.iter().map(|s| s.samples.as_slice()).collect();
@@ -188,25 +202,30 @@ pub fn sample(subjects: &mut [&mut dyn Subject], rule: &StopRule, cancel: &Cance
     }
 }
 
-fn time(s: &mut dyn Subject, calls: u64) -> Result<f64> {
+fn time(s: &mut dyn Subject, calls: u64, remark: &str) -> Result<f64> {
     s.before()?;
     let clock = s.clock();
+    let begin = s.traced();
     let start = clock.now();
     s.run(calls)?;
-    Ok(clock.now() - start)
+    let seconds = clock.now() - start;
+    if let Some(begin) = begin {
+        s.told(remark, calls * s.share(), begin, seconds);
+    }
+    Ok(seconds)
 }
 
 /// Runs until a call is no longer faster than the one before, at most five times or a tenth of the budget; then sizes
 /// the batch. Gives it and the number of calls.
 fn warm_up(s: &mut dyn Subject, budget_s: f64) -> Result<(u64, u64)> {
-    let mut best = time(s, 1)?;
+    let mut best = time(s, 1, WARM_UP)?;
     let mut spent = best;
     let mut calls = 1;
     for _ in 0..4 {
         if spent > budget_s / 10.0 {
             break;
         }
-        let t = time(s, 1)?;
+        let t = time(s, 1, WARM_UP)?;
         calls += 1;
         spent += t;
         if t > 0.95 * best {
@@ -218,7 +237,7 @@ fn warm_up(s: &mut dyn Subject, budget_s: f64) -> Result<(u64, u64)> {
     let batch = if s.one_call() { 1 } else { batch_for(best, REGION_S) };
     if batch > 1 {
         // One batch more settles caches and the estimate of a very short call.
-        let per_call = time(s, batch)? / batch as f64;
+        let per_call = time(s, batch, WARM_UP)? / batch as f64;
         return Ok((batch_for(per_call, REGION_S), calls + batch));
     }
     Ok((batch, calls))
@@ -227,6 +246,7 @@ fn warm_up(s: &mut dyn Subject, budget_s: f64) -> Result<(u64, u64)> {
 /// A prepared op as a subject.
 pub struct OpSubject<'a> {
     prepared: &'a Prepared,
+    device: Arc<dyn Device>,
     inputs: &'a [HostTensor],
     residency: Residency,
     /// Page-locked copies of the operands, if that is where they are.
@@ -310,6 +330,7 @@ impl<'a> OpSubject<'a> {
         q.finish(deadline)?;
         Ok(OpSubject {
             prepared,
+            device: Arc::clone(runner.device()),
             inputs,
             residency,
             pins,
@@ -335,6 +356,7 @@ impl<'a> OpSubject<'a> {
 impl Subject for OpSubject<'_> {
     fn run(&mut self, calls: u64) -> Result<()> {
         let (prepared, deadline) = (self.prepared, self.deadline);
+        let _scope = prepared.scope();
         let q = self.lease.queue()?;
         let mut go = || -> Result<()> {
             match self.residency {
@@ -384,6 +406,15 @@ impl Subject for OpSubject<'_> {
     fn share(&self) -> u64 {
         self.residency.calls()
     }
+    fn traced(&self) -> Option<f64> {
+        self.device.tap().map(Tap::now)
+    }
+    fn told(&self, remark: &str, calls: u64, begin: f64, seconds: f64) {
+        if let Some(tap) = self.device.tap() {
+            let _scope = self.prepared.scope();
+            tap.region(remark, calls, begin, seconds);
+        }
+    }
     fn before(&mut self) -> Result<()> {
         match self.sweep {
             Some(sweep) => sweep.run(self.lease.queue()?, self.deadline),
@@ -411,7 +442,9 @@ pub fn phases(
     let mut rows: Vec<[f64; 6]> = Vec::new();
     let mut by_device = true;
     let (prepared, inputs, deadline) = (subject.prepared, subject.inputs, subject.deadline);
+    let _scope = prepared.scope();
     while rows.len() < repeats && (rows.is_empty() || clock.now() - begin < budget_s) {
+        let traced = device.tap().map(|tap| (tap, tap.now()));
         let t0 = clock.now();
         let buffers = operand_bytes.iter().map(|b| device.alloc(*b, MemoryKind::Device)).collect::<Result<Vec<_>>>()?;
         let t1 = clock.now();
@@ -449,6 +482,9 @@ pub fn phases(
         by_device &= device_s.is_some();
         let kernel = device_s.unwrap_or(waited);
         let sync = (launch + waited - kernel).clamp(0.0, waited);
+        if let Some((tap, begin)) = traced {
+            tap.region(PHASES, 1, begin, t6 - t0);
+        }
         rows.push([t1 - t0, t3 - t2, launch, kernel, sync, t6 - t5]);
     }
     let median = |i: usize| Some(stats::median(&rows.iter().map(|r| r[i]).collect::<Vec<_>>()));

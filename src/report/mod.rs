@@ -16,5 +16,6 @@ pub mod rows;
 pub mod support;
 #[cfg(feature = "cli")]
 pub mod text;
+pub mod trace;
 #[cfg(feature = "cli")]
 pub mod trial;

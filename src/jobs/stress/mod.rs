@@ -43,6 +43,8 @@ pub struct StressConfig {
     pub heartbeat: Option<f64>,
     /// A tree that looks like `/` from which cards' telemetry is read; `None`: this system's sources.
     pub tree: Option<PathBuf>,
+    /// Folder into which workers write their parts of a trace ([`crate::engine::trace`]); `None`: nothing is traced.
+    pub trace: Option<PathBuf>,
     /// The command line, for the journal.
     pub command: Vec<String>,
 }
@@ -59,6 +61,7 @@ impl Default for StressConfig {
             fail_early: false,
             heartbeat: None,
             tree: None,
+            trace: None,
             command: Vec::new(),
         }
     }

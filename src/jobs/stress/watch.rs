@@ -279,6 +279,7 @@ fn attempt(
         heartbeat,
         seed: job.seed,
         inject: job.cfg.inject.clone(),
+        trace: job.cfg.trace.clone(),
     };
     let task = phase_task(job.device, job.scenario, phase);
     let mut child = match task_text(&task).and_then(|t| spawn.spawn(&t)) {

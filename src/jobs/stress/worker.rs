@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,9 @@ use crate::base::{Absence, Cancel, Code, DeviceInfo, Env, Error, Result, os};
 use crate::device::cpu::Pin;
 use crate::device::faulty::{FaultPlan, Faulty};
 use crate::device::probe::{CpuConfig, Select, open};
-use crate::device::{Device, LedgerState};
+use crate::device::tap::{KEPT, Tracer};
+use crate::device::{Device, LedgerState, traced};
+use crate::engine::trace::{Part, Talk};
 
 use super::scenario::{self, Counts, Ctx, Meter};
 
@@ -44,6 +47,9 @@ pub struct Phase {
     pub seed: u64,
     /// A planted fault.
     pub inject: Option<String>,
+    /// Folder for the worker's part of a trace.
+    #[serde(default)]
+    pub trace: Option<PathBuf>,
 }
 
 /// What a worker says, one JSON object per line.
@@ -164,6 +170,28 @@ pub fn run_phase(device: Arc<dyn Device>, phase: &Phase, out: &mut (dyn Write + 
     let scenario = scenario::find(&phase.scenario)?;
     let planted = Planted::parse(phase.inject.as_deref())?;
     let device = planted.plant(device);
+    let Some(folder) = &phase.trace else { return work(scenario, device, phase, &planted, out, stop) };
+    let tracer = Tracer::new(&format!("gpuctl stress worker, {}", phase.scenario), KEPT);
+    let part = Part::new(folder, &tracer)?;
+    part.begin().map_err(|e| Error::new(Code::Io, "the part of a trace").caused_by(e))?;
+    // Outside of planted faults, so that they are in the trace as well.
+    let device = traced::device(device, &tracer);
+    let mut out = Talk(out, part.clone(), TRACED);
+    work(scenario, device, phase, &planted, &mut out, stop)?;
+    part.write(true).map_err(|e| Error::new(Code::Io, "the part of a trace").caused_by(e))
+}
+
+/// How often a worker's part of a trace is written: a crash loses no more of it.
+const TRACED: Duration = Duration::from_millis(250);
+
+fn work(
+    scenario: &'static scenario::Scenario,
+    device: Arc<dyn Device>,
+    phase: &Phase,
+    planted: &Planted,
+    out: &mut (dyn Write + Send),
+    stop: Cancel,
+) -> Result<()> {
     // Longer than the heartbeat, so that the watch names a stuck lane before its wait gives up.
     let deadline = Duration::from_secs_f64((2.0 * phase.heartbeat).clamp(1.0, 600.0));
     let meter = Meter::new(out, (scenario.lanes)(phase.threads), stop, deadline, planted.crash_after());
@@ -175,7 +203,7 @@ pub fn run_phase(device: Arc<dyn Device>, phase: &Phase, out: &mut (dyn Write + 
         threads: phase.threads,
         seed: phase.seed,
         start,
-        idle: planted == Planted::Zero,
+        idle: *planted == Planted::Zero,
         meter: &meter,
     };
     let ended = std::thread::scope(|scope| {
