@@ -11,7 +11,7 @@ use crate::base::{Attrs, Case, Code, Error, HostTensor, Result};
 use crate::device::{Buffer, DEADLINE, Device, Launch, MemoryKind, Queue, Slice, Source, Waited};
 use crate::kernel::{self, ALLOC_TOKEN, Action, Choice, LAUNCH_TOKEN, micro, source};
 
-use super::run::{OperandBuffer, round16};
+use super::run::OperandBuffer;
 
 /// An action with what it keeps between calls.
 pub(super) struct Acting {
@@ -203,4 +203,14 @@ fn fresh_token() -> i32 {
     let count = NEXT.fetch_add(1, Ordering::Relaxed);
     // Positive, so that every language spells it as one literal.
     (begun.wrapping_add(count.wrapping_mul(0x9E37_79B1)) >> 1) as i32
+}
+
+/// Whole words.
+pub(super) fn round4(bytes: u64) -> u64 {
+    bytes.div_ceil(4) * 4
+}
+
+/// Whole lines of 16 bytes, at least one.
+pub(super) fn round16(bytes: u64) -> u64 {
+    bytes.max(1).div_ceil(16) * 16
 }

@@ -11,6 +11,7 @@ use crate::device::probe::Found;
 use crate::device::{Device, Health};
 use crate::op::OpDesc;
 
+use super::KernelCache;
 use super::judge::{self, Judged};
 use super::pool::PoolConfig;
 use super::recover::{Failure, Recovery, RecoveryConfig, State};
@@ -30,6 +31,8 @@ pub(super) struct Common {
     pub(super) recovery: RecoveryConfig,
     /// `None`: every call allocates.
     pub(super) pool: Option<PoolConfig>,
+    /// Where compiled kernels are kept.
+    pub(super) kernels: KernelCache,
     /// How long a call may take on a device.
     pub(super) deadline: Duration,
 }
@@ -37,7 +40,7 @@ pub(super) struct Common {
 impl Common {
     /// A runner as this engine's calls want it.
     pub(super) fn runner(&self, device: Arc<dyn Device>) -> Runner {
-        let runner = Runner::new(device);
+        let runner = Runner::new(device).keeping(self.kernels.clone());
         match &self.pool {
             Some(pool) => runner.pooled(pool.clone()),
             None => runner,

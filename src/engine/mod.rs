@@ -20,12 +20,15 @@
 
 mod action;
 mod builder;
+pub mod cache;
 mod call;
 mod gpu;
 pub mod judge;
 mod launch;
 pub mod place;
 pub mod pool;
+mod private;
+mod programs;
 pub mod record;
 pub mod recover;
 mod route;
@@ -47,6 +50,7 @@ use crate::op::{self, OpDesc};
 use crate::profile::{Operands, Profile, Source};
 
 pub use builder::EngineBuilder;
+pub use cache::KernelCache;
 pub use launch::Handle;
 pub use place::{Explanation, Placement, Why};
 pub use pool::{ClearPolicy, Pool, PoolConfig, PoolStats, Rented, Retention};
@@ -458,7 +462,7 @@ impl Engine {
                 planned.tried.get_or_init(|| wrong)
             }
         };
-        wrong.as_ref().map_or(Ok(()), |w| Err(w.error(runner.device().info())))
+        wrong.as_ref().map_or(Ok(()), |w| Err(runner.refused(w, planned.op, &planned.case)))
     }
 
     /// Logs a decision or fallback once per op, dtype, family and device.

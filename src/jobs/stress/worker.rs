@@ -17,6 +17,7 @@ use crate::device::cpu::Pin;
 use crate::device::faulty::{FaultPlan, Faulty};
 use crate::device::probe::{CpuConfig, Select, open};
 use crate::device::{Device, LedgerState};
+use crate::engine::KernelCache;
 
 use super::scenario::{self, Counts, Ctx, Meter};
 
@@ -149,7 +150,7 @@ pub fn run_task(task: &str, out: &mut (dyn Write + Send), env: &Env, stop: Cance
         let text = "the selection holds no device".to_string();
         return say(out, &Line::Refused { code: Code::DeviceMissing.name().into(), text });
     };
-    run_phase(device, &phase, out, stop)
+    run_phase(device, &phase, KernelCache::of(env).read_only(), out, stop)
 }
 
 fn say(out: &mut (dyn Write + Send), line: &Line) -> Result<()> {
@@ -160,7 +161,13 @@ fn say(out: &mut (dyn Write + Send), line: &Line) -> Result<()> {
 }
 
 /// Runs a phase on an opened device and reports on `out` until it is over or `stop` is raised.
-pub fn run_phase(device: Arc<dyn Device>, phase: &Phase, out: &mut (dyn Write + Send), stop: Cancel) -> Result<()> {
+pub fn run_phase(
+    device: Arc<dyn Device>,
+    phase: &Phase,
+    kernels: KernelCache,
+    out: &mut (dyn Write + Send),
+    stop: Cancel,
+) -> Result<()> {
     let scenario = scenario::find(&phase.scenario)?;
     let planted = Planted::parse(phase.inject.as_deref())?;
     let device = planted.plant(device);
@@ -176,6 +183,7 @@ pub fn run_phase(device: Arc<dyn Device>, phase: &Phase, out: &mut (dyn Write + 
         seed: phase.seed,
         start,
         idle: planted == Planted::Zero,
+        kernels,
         meter: &meter,
     };
     let ended = std::thread::scope(|scope| {
