@@ -36,6 +36,7 @@ fn config(op: &str) -> CalibrateConfig {
         seed: 1,
         processes: CalibrateConfig::PROCESSES,
         earlier: None,
+        kernels: gpuctl::engine::KernelCache::off(),
     }
 }
 

@@ -18,7 +18,7 @@ use gpuctl::op;
 use serde_json::{Value, json};
 
 use made::{
-    bench, calibrate, ceiling, change, device, hardware, health, noise, regret, run, stress, support, system,
+    bench, calibrate, ceiling, change, device, hardware, health, kernels, noise, regret, run, stress, support, system,
     threshold, topology, trial, verify, watched, workload,
 };
 use validate::validate;
@@ -76,6 +76,8 @@ fn every_kind() -> Vec<Record> {
         Record::Ceiling(Box::new(ceiling(Status::Ok, ""))),
         Record::Ceiling(Box::new(ceiling(Status::Unsupported, "no pinned memory"))),
         Record::Noise(Box::new(noise(""))),
+        Record::Kernels(Box::new(kernels("on", 3))),
+        Record::Kernels(Box::new(kernels("off", 0))),
         Record::Health(Box::new(health("healthy"))),
         Record::Health(Box::new(health("finding"))),
         Record::Health(Box::new(health("unknown"))),

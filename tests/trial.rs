@@ -229,6 +229,7 @@ fn calibrate_tells_what_it_found_wrong() {
         seed: 1,
         processes: 3,
         earlier: None,
+        kernels: gpuctl::engine::KernelCache::off(),
     };
     for wrong in [false, true] {
         let (device, _) = simulated(wrong, "1");

@@ -32,6 +32,7 @@ fn config(budget_s: f64) -> CalibrateConfig {
         seed: 1,
         processes: 5,
         earlier: None,
+        kernels: gpuctl::engine::KernelCache::off(),
     }
 }
 

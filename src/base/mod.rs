@@ -2,6 +2,7 @@
 
 mod analysis;
 pub mod attr;
+mod call;
 pub mod case;
 pub mod chrome;
 pub mod clock;
@@ -14,11 +15,13 @@ pub mod exact;
 pub mod exact_erf;
 pub mod facts;
 pub mod host;
+mod kernels;
 pub mod npy;
 pub mod os;
 pub mod record;
 pub mod regret;
 pub mod rng;
+pub mod sha256;
 pub mod sink;
 pub mod stats;
 pub mod system;

@@ -13,7 +13,9 @@ use super::system::System;
 use super::telemetry::Watched;
 
 pub use super::analysis::{Analysis, CeilingRecord, NoiseRecord};
+pub use super::call::{ArrayFile, RunRecord};
 pub use super::facts::Hardware;
+pub use super::kernels::KernelsRecord;
 pub use super::telemetry::{Finding, HealthRecord};
 pub use super::topology::Topology;
 pub use super::trial::TrialRecord;
@@ -308,22 +310,6 @@ pub struct VerifyRecord {
     pub rerun: String,
 }
 
-/// One call of `run` on the user's own arrays.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct RunRecord {
-    /// What ran where.
-    #[serde(flatten)]
-    pub subject: Subject,
-    /// Seconds of the call: copies, launches and the wait; buffers and kernels were made before. One call, not a median.
-    pub seconds: f64,
-    /// The arrays read.
-    pub inputs: Vec<ArrayFile>,
-    /// The arrays written.
-    pub outputs: Vec<ArrayFile>,
-    /// Why it ran on the CPU although the profile chose a GPU.
-    pub fallback: Option<String>,
-}
-
 /// One cell of the matrix of `devices --ops`: an op in a dtype on a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SupportRecord {
@@ -343,19 +329,6 @@ pub struct SupportRecord {
     pub reason: String,
     /// What each kernel of the device's languages lacks, where that is more than the reason.
     pub detail: String,
-}
-
-/// An array in a file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ArrayFile {
-    /// Name of the operand.
-    pub operand: String,
-    /// Path of the file.
-    pub path: String,
-    /// Number type of the elements.
-    pub dtype: DType,
-    /// Extents, outermost first.
-    pub shape: Vec<u64>,
 }
 
 /// One planted fault and what became of it.
@@ -546,6 +519,8 @@ pub enum Record {
     Ceiling(Box<CeilingRecord>),
     /// What the sampler finds where nothing is to be found.
     Noise(Box<NoiseRecord>),
+    /// What became of a device's programs.
+    Kernels(Box<KernelsRecord>),
     /// A card of `devices --health`, or the host.
     Health(Box<HealthRecord>),
     /// A device of `devices --trial`, or what is known of it from earlier ones.

@@ -7,6 +7,7 @@ use crate::base::sink::{Cancel, Sink};
 use crate::base::{Code, DeviceInfo, Document, Error, Record, Result};
 use crate::device::cpu::Pin;
 use crate::device::probe::Rig;
+use crate::engine::KernelCache;
 use crate::jobs::bench::{self, baseline, processes};
 use crate::jobs::ceilings::{self, judge::Ceilings};
 use crate::jobs::workers::Start;
@@ -49,6 +50,7 @@ impl Ctx<'_> {
             cache: a.cache.parse()?,
             cases: Vec::new(),
             ceilings,
+            kernels: KernelCache::off(),
         })
     }
 
@@ -57,7 +59,8 @@ impl Ctx<'_> {
         Self::bench_config(a, Ceilings::default())?;
         let cancel = cancel_on_signals()?;
         let rig = self.rig(&a.common, Pin::Workers)?;
-        let cfg = Self::bench_config(a, self.kept_ceilings(&everything(&rig)).ceilings)?;
+        let ceilings = self.kept_ceilings(&everything(&rig)).ceilings;
+        let cfg = bench::BenchConfig { kernels: KernelCache::of(self.env), ..Self::bench_config(a, ceilings)? };
         self.serve(|input, output| processes::worker(&cfg, &rig, input, output, &cancel))
     }
 
@@ -89,7 +92,7 @@ impl Ctx<'_> {
         let unfit: Vec<_> = self.on_record(&infos).into_iter().filter(|r| r.fitness == "unfit").collect();
         unfit.iter().filter_map(report::trial::unfit).for_each(|line| sink.note(&line));
         let kept = self.kept_ceilings(&everything(&rig));
-        let cfg = Self::bench_config(a, kept.ceilings)?;
+        let cfg = bench::BenchConfig { kernels: KernelCache::of(self.env), ..Self::bench_config(a, kept.ceilings)? };
         // What is refused is refused before anything is measured.
         bench::check(&cfg)?;
         for difference in
@@ -123,6 +126,7 @@ impl Ctx<'_> {
             }
         }
         records.extend(noise.into_iter().map(|n| Record::Noise(Box::new(n))));
+        records.extend(summary.kernels.into_iter().map(|k| Record::Kernels(Box::new(k))));
         if let Some(old) = &old {
             let changes = Self::changes(a, &cfg, old, start.as_ref(), &infos, &records, &cancel)?;
             if table {

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use crate::base::regret::RegretRecord;
 use crate::base::sink::Cancel;
-use crate::base::{Code, DType, Error, Record, Result};
+use crate::base::{Code, DType, Env, Error, Record, Result};
 use crate::device::cpu::Pin;
 use crate::device::probe::{Rig, Select};
-use crate::engine::Workload;
+use crate::engine::{KernelCache, Workload};
 use crate::jobs::calibrate::{self, regret};
 use crate::jobs::workers::Start;
 use crate::jobs::workload::{self, Judged};
@@ -19,7 +19,7 @@ use super::check;
 use super::commands::{Ctx, Picture, cancel_on_signals, check_plot, dtypes, ops, plot, residencies, seconds};
 use super::output::{self, CliSink};
 
-fn config(a: &args::Calibrate) -> Result<calibrate::CalibrateConfig> {
+fn config(a: &args::Calibrate, env: &Env) -> Result<calibrate::CalibrateConfig> {
     let bad = |why: String| Err(Error::new(Code::BadArgument, why));
     if a.processes != 1 && !(3..=64).contains(&a.processes) {
         return bad(format!("--processes {}: expected 1, or 3 to 64", a.processes));
@@ -47,6 +47,7 @@ fn config(a: &args::Calibrate) -> Result<calibrate::CalibrateConfig> {
         seed: 1,
         processes: if a.processes == 1 { calibrate::CalibrateConfig::PROCESSES } else { a.processes },
         earlier: a.merge.as_deref().map(profile::load).transpose()?.map(|loaded| loaded.profile),
+        kernels: KernelCache::of(env),
     };
     if !(cfg.margin.is_finite() && (1.0..=100.0).contains(&cfg.margin)) {
         return bad(format!("--margin {}: expected 1 to 100", cfg.margin));
@@ -89,7 +90,9 @@ impl Ctx<'_> {
         let cancel = cancel_on_signals()?;
         let a = &check::checked(a)?.map_or_else(|| Ok(a.clone()), |made| check::as_made(a, &made))?;
         let rig = self.calibrate_rig(a, threads, Pin::Workers)?;
-        self.serve(|input, output| calibrate::worker(a.cpu_variant.as_deref(), &rig, input, output, &cancel))
+        let kernels = KernelCache::of(self.env);
+        let variant = a.cpu_variant.as_deref();
+        self.serve(|input, output| calibrate::worker(variant, (&rig, &kernels), input, output, &cancel))
     }
 
     /// Workers for so many threads.
@@ -116,7 +119,7 @@ impl Ctx<'_> {
     pub(super) fn calibrate(&self, a: &args::Calibrate) -> Result<u8> {
         let made = check::checked(a)?;
         let a = &made.as_ref().map_or_else(|| Ok(a.clone()), |made| check::as_made(a, made))?;
-        let cfg = config(a)?;
+        let cfg = config(a, self.env)?;
         let workload = a.workload.as_deref().map(recorded).transpose()?;
         check_plot(a.plot.as_deref())?;
         let cancel = cancel_on_signals()?;

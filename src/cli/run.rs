@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::base::{Code, Error, Record, Result};
 use crate::device::cpu::Pin;
 use crate::device::probe::Select;
-use crate::engine::{Engine, Trials};
+use crate::engine::{Engine, KernelCache, Trials};
 use crate::jobs::run::{self, Place, RunConfig};
 use crate::op;
 
@@ -30,7 +30,7 @@ impl Ctx<'_> {
                     return Err(Error::new(Code::BadArgument, "run takes one device; name it by its id"));
                 }
                 let rig = self.rig_of(&select, a.threads, Pin::Free)?;
-                run::run(&cfg, &Place::Device(&rig, &Trials::of(self.env)))?
+                run::run(&cfg, &Place::Device(&rig, &Trials::of(self.env), &KernelCache::of(self.env)))?
             }
             None => {
                 let placement = a.placement.parse()?;

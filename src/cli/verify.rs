@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::base::record::{Status, VerifyRecord};
 use crate::base::{Code, DType, Error, Record, Result};
 use crate::device::cpu::Pin;
+use crate::engine::KernelCache;
 use crate::jobs::verify;
 use crate::op::{self, Tier, case};
 use crate::report;
@@ -156,6 +157,7 @@ impl Ctx<'_> {
                 }
             },
             save_failing: a.save_failing.clone(),
+            kernels: KernelCache::of(self.env),
             mutant: None,
             off: None,
         };

@@ -19,7 +19,7 @@ use super::place::Places;
 use super::pool::PoolConfig;
 use super::record::Recorder;
 use super::recover::RecoveryConfig;
-use super::{Counts, Engine, Placement, Trials};
+use super::{Counts, Engine, KernelCache, Placement, Trials};
 
 /// Whether a program was told of GPUs that nobody measured: once is enough.
 static TOLD: AtomicBool = AtomicBool::new(false);
@@ -49,6 +49,7 @@ pub struct EngineBuilder {
     record: Option<PathBuf>,
     strict: bool,
     untried: bool,
+    kernels: Option<KernelCache>,
     pool: PoolConfig,
     unpooled: bool,
     recovery: RecoveryConfig,
@@ -181,6 +182,12 @@ impl EngineBuilder {
         self
     }
 
+    /// Where compiled kernels are kept; the default is the user's cache folder. [`KernelCache::off`]: nowhere.
+    pub fn kernel_cache(mut self, kernels: KernelCache) -> Self {
+        self.kernels = Some(kernels);
+        self
+    }
+
     /// Loads the profile and starts the CPU's threads. Opens no driver unless the placement forces one.
     ///
     /// Errors: those of loading the profile, `BadArgument` for a wrong variable, `DeviceMissing` or `DeviceDisabled` for a
@@ -220,6 +227,7 @@ impl EngineBuilder {
             recovery: self.recovery,
             pool: (!self.unpooled).then_some(self.pool),
             tracer: self.tracer.clone(),
+            kernels: self.kernels.unwrap_or_else(|| KernelCache::of(&env)),
             deadline: self.deadline.unwrap_or(DEADLINE),
         });
         let given = devices.into_iter().map(|d| d.gpu(&common)).collect::<Result<Vec<_>>>()?;

@@ -12,6 +12,7 @@ use crate::device::tap::Tracer;
 use crate::device::{Device, Health, traced};
 use crate::op::OpDesc;
 
+use super::KernelCache;
 use super::judge::{self, Judged};
 use super::pool::PoolConfig;
 use super::recover::{Failure, Recovery, RecoveryConfig, State};
@@ -33,6 +34,8 @@ pub(super) struct Common {
     pub(super) pool: Option<PoolConfig>,
     /// `None`: nothing is traced.
     pub(super) tracer: Option<Arc<Tracer>>,
+    /// Where compiled kernels are kept.
+    pub(super) kernels: KernelCache,
     /// How long a call may take on a device.
     pub(super) deadline: Duration,
 }
@@ -47,6 +50,7 @@ impl Common {
             }
             _ => device,
         });
+        let runner = runner.keeping(self.kernels.clone());
         match &self.pool {
             Some(pool) => runner.pooled(pool.clone()),
             None => runner,

@@ -20,6 +20,7 @@
 
 mod action;
 mod builder;
+pub mod cache;
 mod call;
 mod gpu;
 pub mod judge;
@@ -28,6 +29,8 @@ mod operand;
 mod pinned;
 pub mod place;
 pub mod pool;
+mod private;
+mod programs;
 pub mod record;
 pub mod recover;
 mod route;
@@ -52,6 +55,7 @@ use crate::op::{self, OpDesc};
 use crate::profile::{Operands, Profile, Source};
 
 pub use builder::EngineBuilder;
+pub use cache::KernelCache;
 pub use launch::Handle;
 pub use pinned::Pins;
 pub use place::{Explanation, Placement, Why};
@@ -469,7 +473,7 @@ impl Engine {
                 planned.tried.get_or_init(|| wrong)
             }
         };
-        wrong.as_ref().map_or(Ok(()), |w| Err(w.error(runner.device().info())))
+        wrong.as_ref().map_or(Ok(()), |w| Err(runner.refused(w, planned.op, &planned.case)))
     }
 
     /// Logs a decision or fallback once per op, dtype, family and device.

@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use crate::base::record::KernelsRecord;
 use crate::base::{Absence, Backend, Case, Code, DeviceClass, DeviceInfo, Env, Error, Features, Result};
 use crate::device::cpu::Pin;
 use crate::device::probe::{self, CpuConfig, Found, Select};
@@ -222,6 +223,11 @@ impl Places {
         {
             gpus.all.iter().for_each(Gpu::look_after);
         }
+    }
+
+    /// What became of the programs of the GPUs that were opened.
+    pub(super) fn told(&self) -> Vec<KernelsRecord> {
+        self.gpus.get().map_or_else(Vec::new, |g| g.all.iter().filter_map(|g| Some(g.at_hand()?.kernels())).collect())
     }
 
     /// The GPUs; probed once. Only backends of devices that the profile sends work to are asked.

@@ -3,21 +3,21 @@
 //! Not here: which device (`place`), what the numbers should be (`jobs::verify`).
 
 use std::borrow::Borrow;
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::base::{Cancel, Case, Code, Error, HostTensor, Lang, Result, host};
 use crate::device::tap::{Labelled, Scope};
-use crate::device::{Buffer, Device, Launch, MemoryKind, Program, Queue, Slice, Source};
+use crate::device::{Buffer, Device, Launch, MemoryKind, Queue, Slice};
 use crate::kernel::debug::{Report, WORDS};
-use crate::kernel::{self, Arg, Body, Choice, source};
+use crate::kernel::{self, Arg, Body, Choice};
 use crate::op::{OpDesc, Role};
 
 use super::action::Acting;
 use super::operand::{OperandBuffer, round4, round16};
 use super::pool::{Pool, PoolConfig, Rented};
+use super::programs::Programs;
 
 /// Bytes around every operand that no kernel may touch; [`Prepared::check_guards`] looks at them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,14 +37,12 @@ impl Guard {
 
 /// An opened device with its programs and idle queues. Shared between threads.
 pub struct Runner {
-    device: Arc<dyn Device>,
-    programs: Mutex<HashMap<ProgramKey, Program>>,
+    pub(super) device: Arc<dyn Device>,
+    pub(super) programs: Programs,
     queues: Mutex<Queues>,
     /// Rung when a queue comes back.
     freed: Condvar,
-    builds: AtomicU64,
-    build_nanos: AtomicU64,
-    watch: bool,
+    pub(super) watch: bool,
     pool: Option<Pool>,
 }
 
@@ -58,13 +56,6 @@ struct Queues {
 
 /// Calls that work on a device at once; more would only take turns inside the driver, at a higher price.
 const MOST_QUEUES: usize = 8;
-
-#[derive(Clone, PartialEq, Eq, Hash)]
-enum ProgramKey {
-    Text(u64, String),
-    Native(usize, crate::base::DType),
-    Routine(kernel::Routine, crate::base::DType),
-}
 
 impl std::fmt::Debug for Runner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -124,11 +115,9 @@ impl Runner {
     pub fn new(device: Arc<dyn Device>) -> Self {
         Runner {
             device,
-            programs: Mutex::default(),
+            programs: Programs::default(),
             queues: Mutex::default(),
             freed: Condvar::new(),
-            builds: AtomicU64::new(0),
-            build_nanos: AtomicU64::new(0),
             watch: false,
             pool: None,
         }
@@ -153,20 +142,9 @@ impl Runner {
         }
     }
 
-    /// Kernels in the common C dialect check their own accesses from now on (`kernel::debug`); slow, for finding faults.
-    pub fn watching(mut self) -> Self {
-        self.watch = true;
-        self
-    }
-
     /// The device.
     pub fn device(&self) -> &Arc<dyn Device> {
         &self.device
-    }
-
-    /// Number of programs built so far and the seconds that took; flat after warm-up.
-    pub fn builds(&self) -> (u64, f64) {
-        (self.builds.load(Ordering::Relaxed), self.build_nanos.load(Ordering::Relaxed) as f64 * 1e-9)
     }
 
     /// Borrows a queue; makes one if all are in use.
@@ -290,33 +268,6 @@ impl Runner {
             acting,
             label,
         })
-    }
-
-    fn program(&self, choice: &Choice, step: &kernel::Step) -> Result<Program> {
-        let text;
-        let (key, src) = match choice.kernel.body {
-            Body::Native(f) => (ProgramKey::Native(f as usize, step.dtype), Source::Native(f, step.dtype)),
-            Body::Routine(r) => (ProgramKey::Routine(r, step.dtype), Source::Routine(r, step.dtype)),
-            Body::C(_) | Body::Opencl(_) | Body::Cuda(_) | Body::Wgsl(_) => {
-                text = match self.watch {
-                    true => source::assemble_watched(choice.kernel, step, choice.lang)?,
-                    false => None,
-                }
-                .map_or_else(|| source::assemble(choice.kernel, step, choice.lang), Ok)?;
-                (ProgramKey::Text(text.hash(), text.entry.clone()), Source::Text(&text))
-            }
-            Body::Action(_) => return Err(Error::new(Code::Internal, "an action has no program")),
-        };
-        if let Some(p) = lock(&self.programs).get(&key) {
-            self.device.tap().inspect(|tap| tap.hit("program", 0));
-            return Ok(p.clone());
-        }
-        // Built outside the lock: two threads may build the same program once, but none waits for another's compiler.
-        let start = std::time::Instant::now();
-        let program = self.device.build(src, None)?;
-        self.builds.fetch_add(1, Ordering::Relaxed);
-        self.build_nanos.fetch_add(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
-        Ok(lock(&self.programs).entry(key).or_insert(program).clone())
     }
 }
 

@@ -7,20 +7,19 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{ErrorKind, Read, Write};
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use crate::base::{Code, DType, DeviceInfo, Env, Error, os, rng};
+use crate::base::{Code, DType, DeviceInfo, Env, Error, rng};
 use crate::kernel;
 use crate::op::{self, case};
 
-use super::judge;
+use super::{judge, private};
 
 /// Version of the layout.
 const LAYOUT: u32 = 1;
@@ -293,14 +292,8 @@ impl Trials {
 
     /// Joins verdicts with those on the disk. A reader meets the file before or after, never half of it.
     fn write(&self, folder: &Path, info: &DeviceInfo, news: Book) -> Result<(), String> {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
         let failed = |e: std::io::Error| format!("{}: {e}", folder.display());
-        let mut builder = DirBuilder::new();
-        builder.recursive(true);
-        #[cfg(unix)]
-        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-        builder.create(folder).map_err(failed)?;
-        own_folder(folder)?;
+        private::make_folder(folder)?;
         let _held = hold(folder);
         let name = name_of(info);
         // A file that may not be read is replaced as well.
@@ -311,19 +304,7 @@ impl Trials {
         if !path.exists() {
             prune(folder);
         }
-        let part = folder.join(format!("{name}.{}-{}.part", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)));
-        let write = || -> std::io::Result<()> {
-            let mut options = OpenOptions::new();
-            options.write(true).create_new(true);
-            #[cfg(unix)]
-            std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-            options.open(&part)?.write_all(text.as_bytes())?;
-            std::fs::rename(&part, &path)
-        };
-        write().map_err(|e| {
-            let _ = std::fs::remove_file(&part);
-            failed(e)
-        })
+        private::replace(folder, &name, text.as_bytes()).map_err(failed)
     }
 }
 
@@ -365,25 +346,9 @@ fn page(info: &DeviceInfo, book: Book) -> Result<String, String> {
 fn read(folder: &Path, name: &str, info: &DeviceInfo) -> Result<Book, String> {
     match std::fs::symlink_metadata(folder) {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Book::default()),
-        _ => own_folder(folder)?,
+        _ => private::own_folder(folder)?,
     }
-    let path = folder.join(name);
-    let untrusted = |why: &str| format!("{}: {why}", path.display());
-    let mut options = OpenOptions::new();
-    options.read(true);
-    // No link is followed, and a pipe does not keep anybody waiting.
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NOFOLLOW | libc::O_NONBLOCK);
-    let file = match options.open(&path) {
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Book::default()),
-        Err(e) => return Err(untrusted(&e.to_string())),
-        Ok(file) => file,
-    };
-    let meta = file.metadata().map_err(|e| untrusted(&e.to_string()))?;
-    if !meta.is_file() {
-        return Err(untrusted("no file"));
-    }
-    own(&meta).map_err(untrusted)?;
+    let Some((file, meta)) = private::open(&folder.join(name))? else { return Ok(Book::default()) };
     if meta.len() > LARGEST {
         return Ok(Book::default());
     }
@@ -403,32 +368,6 @@ fn sound(bytes: &[u8], info: &DeviceInfo) -> Option<Book> {
         return None;
     }
     page.rows.into_iter().map(Row::read).collect()
-}
-
-fn own_folder(folder: &Path) -> Result<(), String> {
-    let untrusted = |why: &str| format!("{}: {why}", folder.display());
-    let meta = std::fs::symlink_metadata(folder).map_err(|e| untrusted(&e.to_string()))?;
-    if !meta.is_dir() {
-        return Err(untrusted("no folder, or a link to one"));
-    }
-    own(&meta).map_err(untrusted)
-}
-
-/// Fails with the reason why somebody else may have written it.
-fn own(meta: &std::fs::Metadata) -> Result<(), &'static str> {
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::MetadataExt;
-        if os::user_id() != Some(meta.uid()) {
-            return Err("it belongs to another user");
-        }
-        if meta.mode() & 0o022 != 0 {
-            return Err("others may write it (chmod go-w)");
-        }
-    }
-    #[cfg(not(unix))]
-    let _ = (meta, os::user_id());
-    Ok(())
 }
 
 /// Keeps other processes from writing meanwhile, if they are soon done.
@@ -458,7 +397,7 @@ fn prune(folder: &Path) {
         let Ok(changed) = std::fs::symlink_metadata(&path).and_then(|m| m.modified()) else { continue };
         match path.extension().and_then(|e| e.to_str()) {
             Some("json") => pages.push((changed, path)),
-            Some("part") if changed.elapsed().is_ok_and(|age| age > ABANDONED) => {
+            Some(private::PART) if changed.elapsed().is_ok_and(|age| age > ABANDONED) => {
                 let _ = std::fs::remove_file(path);
             }
             _ => {}

@@ -10,7 +10,7 @@ use crate::base::sink::Cancel;
 use crate::base::{Case, Clock, Code, Error, HostTensor, Result, Told};
 use crate::device::probe::Rig;
 use crate::device::sim;
-use crate::engine::{Prepared, Runner};
+use crate::engine::{KernelCache, Prepared, Runner, cache};
 use crate::jobs::workers::{self, Start, Worker};
 use crate::measure::{OpSubject, Residency, StopRule, Subject, sample};
 use crate::op::{self, OpDesc, Role, case};
@@ -57,12 +57,13 @@ struct Station<'a> {
     cpu: Runner,
     cpu_variant: Option<&'a str>,
     devices: Vec<Runner>,
+    kernels: KernelCache,
 }
 
 impl<'a> Station<'a> {
-    fn new(rig: &Rig, cpu_variant: Option<&'a str>) -> Self {
-        let devices = rig.devices.iter().map(|d| Runner::new(Arc::clone(d))).collect();
-        Station { cpu: Runner::new(Arc::clone(&rig.cpu)), cpu_variant, devices }
+    fn new(rig: &Rig, cpu_variant: Option<&'a str>, kernels: &KernelCache) -> Self {
+        let devices = rig.devices.iter().map(|d| Runner::new(Arc::clone(d)).keeping(kernels.clone())).collect();
+        Station { cpu: Runner::new(Arc::clone(&rig.cpu)), cpu_variant, devices, kernels: kernels.clone() }
     }
 
     fn device(&self, id: &str) -> Result<&Runner> {
@@ -70,7 +71,20 @@ impl<'a> Station<'a> {
         found.ok_or_else(|| Error::new(Code::BadArgument, format!("no {id} to time")))
     }
 
+    /// Nothing is fetched and written meanwhile; what was compiled is kept after.
     fn time(&self, order: &Order, cancel: &Cancel) -> Result<Option<Timed>> {
+        let hold = self.kernels.hold();
+        let timed = self.timed(order, cancel);
+        drop(hold);
+        if cancel.raised() {
+            self.kernels.abandon();
+        } else {
+            self.kernels.flush(cache::FLUSH);
+        }
+        timed
+    }
+
+    fn timed(&self, order: &Order, cancel: &Cancel) -> Result<Option<Timed>> {
         let c = case::parse(&order.case)?;
         let op = op::find(c.op)?;
         // Places on one device share its kernel.
@@ -141,8 +155,8 @@ pub(super) struct Here<'a>(Vec<Station<'a>>);
 
 impl<'a> Here<'a> {
     /// The first rig's clock is the job's.
-    pub(super) fn new(rigs: &[&Rig], cpu_variant: Option<&'a str>) -> Self {
-        Here(rigs.iter().map(|r| Station::new(r, cpu_variant)).collect())
+    pub(super) fn new(rigs: &[&Rig], cpu_variant: Option<&'a str>, kernels: &KernelCache) -> Self {
+        Here(rigs.iter().map(|r| Station::new(r, cpu_variant, kernels)).collect())
     }
 }
 
@@ -179,12 +193,12 @@ struct Answer {
 /// Errors: `BadArgument` for what is no order.
 pub fn worker(
     cpu_variant: Option<&str>,
-    rig: &Rig,
+    (rig, kernels): (&Rig, &KernelCache),
     input: &mut dyn BufRead,
     output: &mut dyn Write,
     cancel: &Cancel,
 ) -> Result<()> {
-    let station = Station::new(rig, cpu_variant);
+    let station = Station::new(rig, cpu_variant, kernels);
     let clock = station.clock();
     workers::serve(input, output, |line| {
         let order: Order = serde_json::from_str(line)

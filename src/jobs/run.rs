@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::base::record::{ArrayFile, RunRecord, Status, Subject};
 use crate::base::{Attrs, Code, DType, DeviceClass, DeviceInfo, Error, HostTensor, Result, npy, units};
 use crate::device::probe::Rig;
-use crate::engine::{Computed, Engine, Outcome, Runner, Trials, judge};
+use crate::engine::{Computed, Engine, KernelCache, Outcome, Runner, Trials, judge};
 use crate::op::{DTypeRule, OpDesc, Operand, Role, case};
 
 /// What to run.
@@ -33,8 +33,8 @@ pub struct RunConfig {
 /// Where to run it.
 #[derive(Debug)]
 pub enum Place<'a> {
-    /// On the one device of the rig, once its kernel has passed a trial.
-    Device(&'a Rig, &'a Trials),
+    /// On the one device of the rig, once its kernel has passed a trial; compiled kernels are kept there.
+    Device(&'a Rig, &'a Trials, &'a KernelCache),
     /// Where the engine's profile says.
     Profile(&'a Engine),
 }
@@ -53,7 +53,7 @@ pub fn run(cfg: &RunConfig, place: &Place<'_>) -> Result<(RunRecord, DeviceInfo)
     let tensors = load(cfg, &read).map_err(named)?;
     let inputs: Vec<&HostTensor> = tensors.iter().collect();
     let (done, info, decision, fallback): Done = match place {
-        Place::Device(rig, trials) => on_device(cfg, rig, trials, &inputs, &attrs)?,
+        Place::Device(rig, trials, kernels) => on_device(cfg, rig, (trials, kernels), &inputs, &attrs)?,
         Place::Profile(engine) => by_profile(op, engine, &inputs, &attrs)?,
     };
     let Computed { case, outputs, variant, reason, seconds } = done;
@@ -82,7 +82,13 @@ pub fn run(cfg: &RunConfig, place: &Place<'_>) -> Result<(RunRecord, DeviceInfo)
 /// The call, where it ran, the engine's decision and fallback.
 type Done = (Computed, DeviceInfo, Option<String>, Option<String>);
 
-fn on_device(cfg: &RunConfig, rig: &Rig, trials: &Trials, inputs: &[&HostTensor], attrs: &Attrs) -> Result<Done> {
+fn on_device(
+    cfg: &RunConfig,
+    rig: &Rig,
+    (trials, kernels): (&Trials, &KernelCache),
+    inputs: &[&HostTensor],
+    attrs: &Attrs,
+) -> Result<Done> {
     let [device] = rig.devices.as_slice() else {
         let ids: Vec<&str> = rig.devices.iter().map(|d| d.info().id.as_str()).collect();
         return Err(Error::new(
@@ -90,12 +96,13 @@ fn on_device(cfg: &RunConfig, rig: &Rig, trials: &Trials, inputs: &[&HostTensor]
             format!("run takes one device, got {}: {}", ids.len(), ids.join(" ")),
         ));
     };
-    let runner = Runner::new(Arc::clone(device));
+    let runner = Runner::new(Arc::clone(device)).keeping(kernels.clone());
     let done = runner.run(cfg.op, inputs, attrs, cfg.variant.as_deref())?;
     // No compiler but that of this program made the CPU's kernels.
     if device.info().class != DeviceClass::Cpu
         && let Some(wrong) = judge::first_use(trials, &runner, cfg.op, &done.case, cfg.variant.as_deref())?
     {
+        runner.distrust(cfg.op, &done.case, cfg.variant.as_deref())?;
         return Err(wrong.error(device.info()));
     }
     Ok((done, device.info().clone(), None, None))

@@ -34,6 +34,10 @@ mod rules_wgsl;
 pub mod source;
 pub mod window;
 
+/// Version of the kernels: part of what names a compiled one that was kept. A higher one makes all kept kernels void; needed
+/// only where the same text must be compiled anew, as after a change of the compiler's options.
+pub const VERSION: u32 = 1;
+
 use crate::base::{Backend, Case, Code, Cost, DType, DeviceInfo, Error, Feature, Lang, Library, Result};
 
 pub use cpu::{CpuCtx, Isa, NativeArgs, NativeFn};

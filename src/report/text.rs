@@ -1,5 +1,7 @@
 //! Tables for a terminal.
 
+use std::collections::BTreeMap;
+
 use comfy_table::{Cell, ContentArrangement, Table, presets};
 
 use crate::base::record::{BenchRecord, CalibrateRecord, ChangeRecord, StressRecord, ThresholdRecord};
@@ -225,6 +227,14 @@ fn told(w: &Watched) -> String {
     if parts.is_empty() { String::new() } else { format!("; card: {}", parts.join(", ")) }
 }
 
+/// What became of a scenario's kernels; nothing if it counts none.
+fn kernels(counters: &BTreeMap<String, u64>) -> String {
+    let of = |name: &str| counters.get(name).copied();
+    let (Some(builds), Some(loads)) = (of("kernel_builds"), of("kernel_loads")) else { return String::new() };
+    let refused = of("kernels_refused").filter(|n| *n > 0).map_or(String::new(), |n| format!(", {n} refused"));
+    format!("; kernels: {builds} built, {loads} loaded{refused}")
+}
+
 /// One finished scenario.
 pub fn stress_row(r: &StressRecord) -> String {
     let mut line = format!(
@@ -241,6 +251,7 @@ pub fn stress_row(r: &StressRecord) -> String {
     if !r.reason.is_empty() {
         line.push_str(&format!("; {}", r.reason));
     }
+    line.push_str(&kernels(&r.counters));
     line.push_str(&told(&r.telemetry));
     if r.verdict != "pass" {
         line.push_str(&format!("  rerun: {}", r.rerun));

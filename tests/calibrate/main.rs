@@ -33,6 +33,7 @@ fn config(ops: &[&str]) -> CalibrateConfig {
         seed: 1,
         processes: CalibrateConfig::PROCESSES,
         earlier: None,
+        kernels: gpuctl::engine::KernelCache::off(),
     }
 }
 

@@ -3,8 +3,8 @@
 use gpuctl::base::facts::{Facts, Hardware, Matrix, Minimum, Quirk};
 use gpuctl::base::record::{
     Analysis, ArrayFile, BenchRecord, CalibratePoint, CalibrateRecord, CeilingRecord, ChangeRecord, Finding,
-    HealthRecord, NoiseRecord, Phases, RunRecord, StressRecord, StressSample, SupportRecord, ThresholdRecord,
-    TrialRecord, VerifyRecord, WorkloadCall, WorkloadRecord,
+    HealthRecord, KernelsRecord, NoiseRecord, Phases, RunRecord, StressRecord, StressSample, SupportRecord,
+    ThresholdRecord, TrialRecord, VerifyRecord, WorkloadCall, WorkloadRecord,
 };
 use gpuctl::base::regret::{RegretDense, RegretPolicy, RegretRecord, RegretShape};
 use gpuctl::base::system::{Cache, System};
@@ -391,6 +391,22 @@ pub(crate) fn ceiling(status: Status, reason: &str) -> CeilingRecord {
         variant: "chains".into(),
         status,
         reason: reason.into(),
+    }
+}
+
+pub(crate) fn kernels(cache: &str, loads: u64) -> KernelsRecord {
+    KernelsRecord {
+        device: "opencl:0".into(),
+        uid: "synthetic".into(),
+        builds: 2,
+        build_s: 0.4,
+        loads,
+        load_s: 0.01,
+        hits: 7,
+        refused: loads.min(1),
+        kept: loads.min(2),
+        cache: cache.into(),
+        reason: String::new(),
     }
 }
 

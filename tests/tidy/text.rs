@@ -43,7 +43,8 @@ const UNSAFE: &[&str] = &[
 ];
 
 /// Where files may be read or written. `engine/record` writes what a program called, from within that program;
-/// `engine/trials` keeps which kernels may be trusted, for the next program. `base/os`
+/// `engine/trials` keeps which kernels may be trusted, for the next program; `engine/private` are the checks of whose a file is
+/// that it shares with `engine/cache`. `base/os`
 /// and `base/system` read /proc and /sys only; `device/cuda` looks for NVIDIA's libraries and reads the driver's version.
 const FILES: &[&str] = &[
     "src/main.rs",
@@ -53,6 +54,7 @@ const FILES: &[&str] = &[
     "src/base/os.rs",
     "src/base/system.rs",
     "src/engine/cache.rs",
+    "src/engine/private.rs",
     "src/engine/record.rs",
     "src/engine/trace.rs",
     "src/engine/trials.rs",

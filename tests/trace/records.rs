@@ -157,6 +157,7 @@ pub(crate) fn config(ops: &[&str], size: u64, residency: Residency) -> BenchConf
         cache: Cache::Hot,
         cases: Vec::new(),
         ceilings: Ceilings::default(),
+        kernels: gpuctl::engine::KernelCache::off(),
     }
 }
 

@@ -7,6 +7,7 @@
 
 mod core;
 mod launch;
+mod pipelines;
 mod program;
 mod queue;
 
@@ -35,7 +36,12 @@ const API: wgpu::Backends = if cfg!(target_os = "macos") {
 /// Features that are asked for where the adapter has them; asking for others is refused or panics.
 fn wanted(adapter: &wgpu::Adapter) -> wgpu::Features {
     use wgpu::Features as F;
-    adapter.features() & (F::SHADER_F64 | F::SHADER_INT64 | F::TIMESTAMP_QUERY | F::TIMESTAMP_QUERY_INSIDE_ENCODERS)
+    adapter.features()
+        & (F::SHADER_F64
+            | F::SHADER_INT64
+            | F::TIMESTAMP_QUERY
+            | F::TIMESTAMP_QUERY_INSIDE_ENCODERS
+            | F::PIPELINE_CACHE)
 }
 
 fn adapters() -> Vec<wgpu::Adapter> {
@@ -125,6 +131,9 @@ fn describe(adapter: &wgpu::Adapter, index: usize, uids: &mut Vec<String>) -> De
         notes.extend(["i64", "u64"].map(|d| format!("no {d}: the adapter lacks SHADER_INT64")));
     }
     notes.extend(["i8", "u8", "i16", "u16"].map(|d| format!("no {d}: WGSL stores no integers below 32 bits")));
+    if !features.contains(wgpu::Features::PIPELINE_CACHE) {
+        notes.push("compiled kernels cannot be kept: the adapter lacks PIPELINE_CACHE".into());
+    }
     notes.push("total and free memory: the API does not tell".into());
     notes.push("compute units: the API does not tell".into());
     let class = match info.device_type {
@@ -294,15 +303,21 @@ impl Device for WgpuDevice {
         Ok(Buffer::new(raw, bytes, self.core.serial, ticket))
     }
 
-    fn build(&self, source: Source<'_>, _: Option<&[u8]>) -> Result<Program> {
+    fn build(&self, source: Source<'_>, cached: Option<&[u8]>) -> Result<Program> {
         let text = match source {
             Source::Text(text) if text.lang == Lang::Wgsl => text,
             _ => return Err(self.core.fail(Code::FeatureUnsupported, "wgpu takes WGSL texts only")),
         };
-        let raw = program::build(&self.core, &text.text, &text.entry)?;
-        let stats = BuildStats { seconds: raw.seconds, ..Default::default() };
+        let pipelines = pipelines::Pipelines::new(&self.core, cached);
+        let raw = program::build(&self.core, &text.text, &text.entry, pipelines.as_ref())?;
+        let from_cache = pipelines.as_ref().is_some_and(|p| p.given);
+        let stats = BuildStats { seconds: raw.seconds, from_cache, ..Default::default() };
         let ticket = self.core.ledger.enter(Kind::Program, 0);
-        Ok(Program::new(raw, self.core.serial, ticket, None, stats))
+        let program = Program::new(raw, self.core.serial, ticket, None, stats);
+        Ok(match pipelines {
+            Some(pipelines) => program.with_binary(move || pipelines.data()),
+            None => program,
+        })
     }
 
     fn queue(&self) -> Result<Box<dyn Queue>> {

@@ -10,6 +10,7 @@ use wgpu::naga::valid::{Capabilities, ValidationFlags, Validator};
 use crate::base::{Code, Result};
 
 use super::core::Core;
+use super::pipelines::Pipelines;
 
 /// What the entry point does with a binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +34,7 @@ pub(super) struct RawProgram {
 }
 
 /// Builds `entry` of `text`. Errors: `CompileFailed` with the compiler's message.
-pub(super) fn build(core: &Core, text: &str, entry: &str) -> Result<RawProgram> {
+pub(super) fn build(core: &Core, text: &str, entry: &str, pipelines: Option<&Pipelines>) -> Result<RawProgram> {
     let start = Instant::now();
     core.pump()?;
     let failed = |why: String| core.fail(Code::CompileFailed, format!("entry {entry}: {}", why.trim()));
@@ -91,7 +92,7 @@ pub(super) fn build(core: &Core, text: &str, entry: &str) -> Result<RawProgram> 
                 zero_initialize_workgroup_memory: false,
                 ..Default::default()
             },
-            cache: None,
+            cache: pipelines.map(|p| &p.cache),
         });
         RawProgram {
             pipeline,

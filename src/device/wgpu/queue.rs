@@ -273,7 +273,7 @@ impl WgpuQueue {
         if let Some(p) = &*slot {
             return Ok(Arc::clone(p));
         }
-        let program = Arc::new(build(&self.core, FILL, "fill")?);
+        let program = Arc::new(build(&self.core, FILL, "fill", None)?);
         *slot = Some(Arc::clone(&program));
         Ok(program)
     }

@@ -9,10 +9,11 @@ mod clocks;
 mod point;
 pub mod processes;
 
-use crate::base::record::{Analysis, BenchRecord, Record, Status};
+use crate::base::record::{Analysis, BenchRecord, KernelsRecord, Record, Status};
 use crate::base::sink::{Cancel, Collect, Progress, Sink};
 use crate::base::{Case, Code, DType, DeviceInfo, Result};
 use crate::device::probe::Rig;
+use crate::engine::KernelCache;
 use crate::jobs::ceilings::judge::{self, Ceilings};
 use crate::measure::{Cache, Residency};
 use crate::op::OpDesc;
@@ -46,10 +47,12 @@ pub struct BenchConfig {
     pub cases: Vec<(&'static OpDesc, Case, bool)>,
     /// What devices were measured to reach; rows are held against it.
     pub ceilings: Ceilings,
+    /// Where compiled kernels are kept. Nothing is fetched and written while something is measured.
+    pub kernels: KernelCache,
 }
 
 /// What came of it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct BenchSummary {
     /// Rows measured.
     pub ok: u64,
@@ -61,6 +64,8 @@ pub struct BenchSummary {
     pub failed: u64,
     /// True if the run was interrupted.
     pub cancelled: bool,
+    /// What became of the devices' programs, in all processes.
+    pub kernels: Vec<KernelsRecord>,
 }
 
 impl BenchSummary {
@@ -109,6 +114,7 @@ pub fn run(cfg: &BenchConfig, rig: &Rig, sink: &mut dyn Sink, cancel: &Cancel) -
             rows => summary.hand_out(rows?.into_iter().map(|m| m.row).collect(), sink),
         }
     }
+    summary.joins(&bench.kernels());
     Ok(summary)
 }
 
@@ -135,6 +141,16 @@ fn judged<'r>(
 }
 
 impl BenchSummary {
+    /// Adds what one process did with its programs.
+    fn joins(&mut self, kernels: &[KernelsRecord]) {
+        for of in kernels {
+            match self.kernels.iter_mut().find(|k| k.uid == of.uid) {
+                Some(known) => known.join(of),
+                None => self.kernels.push(of.clone()),
+            }
+        }
+    }
+
     fn hand_out(&mut self, rows: Vec<BenchRecord>, sink: &mut dyn Sink) {
         for row in rows {
             match row.subject.status {
@@ -170,6 +186,7 @@ mod tests {
             cache: Cache::Hot,
             cases: Vec::new(),
             ceilings: Ceilings::default(),
+            kernels: KernelCache::off(),
         }
     }
 

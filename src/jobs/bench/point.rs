@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::base::record::{Analysis, BenchRecord, Phases, Status, Subject as Row};
+use crate::base::record::{Analysis, BenchRecord, KernelsRecord, Phases, Status, Subject as Row};
 use crate::base::sink::{Cancel, Sink};
 use crate::base::{
     Attrs, Case, Code, Cost, DType, DeviceClass, DeviceInfo, Error, Exact, Fill, HostTensor, Result, stats,
@@ -14,7 +14,7 @@ use crate::base::{
 use crate::device::Device;
 use crate::device::probe::Rig;
 use crate::device::telemetry::Told;
-use crate::engine::{Prepared, Runner};
+use crate::engine::{Prepared, Runner, cache};
 use crate::jobs::ceilings::judge;
 use crate::jobs::gross;
 use crate::measure::reference::Reference;
@@ -143,10 +143,11 @@ pub(super) fn blank(point: &Point, device: &DeviceInfo, threads: u32) -> BenchRe
 impl<'a> Bench<'a> {
     pub(super) fn new(cfg: &'a BenchConfig, rig: &Rig) -> Self {
         let is_cpu = |d: &Arc<dyn Device>| d.serial() == rig.cpu.serial();
+        let runner = |d: &Arc<dyn Device>| Runner::new(Arc::clone(d)).keeping(cfg.kernels.clone());
         Bench {
             cfg,
-            cpu: Runner::new(Arc::clone(&rig.cpu)),
-            devices: rig.devices.iter().filter(|d| !is_cpu(d)).map(|d| Runner::new(Arc::clone(d))).collect(),
+            cpu: runner(&rig.cpu),
+            devices: rig.devices.iter().filter(|d| !is_cpu(d)).map(runner).collect(),
             show_cpu: rig.devices.iter().any(is_cpu),
             known: HashMap::new(),
             reference: (!rig.cpu.clock().is_virtual())
@@ -157,6 +158,7 @@ impl<'a> Bench<'a> {
 
     /// Measures one point on all devices, interleaved, and the machine's own speed before and after.
     pub(super) fn point(&mut self, point: &Point, cancel: &Cancel) -> Result<Vec<Measured>> {
+        let hold = self.cfg.kernels.hold();
         let clocks = self.look();
         let before = self.reference.as_mut().map(Reference::read);
         let mut rows = self.interleaved(point, cancel)?;
@@ -173,7 +175,19 @@ impl<'a> Bench<'a> {
             let info = self.devices.iter().map(|r| r.device().info()).find(|i| i.id == m.row.subject.device);
             m.row.subject.flags.extend(info.and_then(|info| clocks::flag(&told, info)));
         }
+        drop(hold);
+        // Between two points, when nothing is measured: what this one compiled.
+        if cancel.raised() {
+            self.cfg.kernels.abandon();
+        } else {
+            self.cfg.kernels.flush(cache::FLUSH);
+        }
         Ok(rows)
+    }
+
+    /// What became of the programs so far, the CPU's first.
+    pub(super) fn kernels(&self) -> Vec<KernelsRecord> {
+        std::iter::once(&self.cpu).chain(&self.devices).map(Runner::kernels).collect()
     }
 
     fn look(&mut self) -> Option<Told> {

@@ -5,7 +5,7 @@ use std::io::{BufRead, Write};
 
 use serde::{Deserialize, Serialize};
 
-use crate::base::record::{BenchRecord, Phases, Status};
+use crate::base::record::{BenchRecord, KernelsRecord, Phases, Status};
 use crate::base::sink::{Cancel, Collect, Progress, Sink};
 use crate::base::{Code, DeviceInfo, Error, Result, Told, stats};
 use crate::device::probe::Rig;
@@ -19,8 +19,8 @@ use super::{BenchConfig, BenchSummary, judged};
 /// A worker's answer to the number of a point, one line of JSON.
 #[derive(Debug, Serialize, Deserialize)]
 enum Answer {
-    /// The rows of all devices, with all samples.
-    Rows(Vec<Measured>),
+    /// The rows of all devices, with all samples, and what became of the process's programs so far.
+    Rows(Vec<Measured>, Vec<KernelsRecord>),
     /// The point cannot be measured on any device, or it was interrupted before there was a row.
     Error(Told),
 }
@@ -42,7 +42,7 @@ pub fn worker(
         let point = line.trim().parse::<usize>().ok().and_then(|i| points.get(i));
         let point = point.ok_or_else(|| Error::new(Code::BadArgument, format!("'{line}' is no point")))?;
         Ok(match bench.point(point, cancel) {
-            Ok(rows) => Answer::Rows(rows),
+            Ok(rows) => Answer::Rows(rows, bench.kernels()),
             Err(e) => Answer::Error(Told::from(&e)),
         })
     })
@@ -108,6 +108,7 @@ fn run_some(
     let mut measured: Vec<Passes> = points.iter().map(|_| Passes::default()).collect();
     'all: for number in 0..processes {
         let mut worker = Worker::start(start, number)?;
+        let mut kernels = Vec::new();
         for (at, ((index, point), passes)) in points.iter().zip(&mut measured).enumerate() {
             sink.progress(&Progress {
                 doing: format!("{} {} in process {}", point.case.op, point.case.shape_text(), number + 1),
@@ -116,13 +117,18 @@ fn run_some(
             });
             if passes.lost.is_none() {
                 match ask(&mut worker, *index, start, cancel) {
-                    Ok(rows) => passes.rows.push(rows),
+                    Ok((rows, so_far)) => {
+                        passes.rows.push(rows);
+                        kernels = so_far;
+                    }
                     Err(e) if e.code() == Code::Cancelled => {
                         summary.cancelled = true;
+                        summary.joins(&kernels);
                         break 'all;
                     }
                     Err(e) if e.code() == Code::WorkerCrashed => {
                         worker = Worker::start(start, number)?;
+                        summary.joins(&std::mem::take(&mut kernels));
                         passes.lost = Some(format!("process {}: {e}", number + 1));
                     }
                     Err(e) => return Err(e),
@@ -132,6 +138,7 @@ fn run_some(
                 hand_out(std::mem::take(passes), point, &mut summary, sink);
             }
         }
+        summary.joins(&kernels);
     }
     // What was finished before an interruption is kept and handed out.
     for ((_, point), passes) in points.iter().zip(measured) {
@@ -164,16 +171,21 @@ impl Passes {
 
 /// One point in one process; at most [`ATTEMPTS`] times where another program seems to have had the cores: what was measured
 /// contradicts itself, or the machine was another one before and after.
-fn ask(worker: &mut Worker, index: usize, start: &Start, cancel: &Cancel) -> Result<Vec<Measured>> {
+fn ask(
+    worker: &mut Worker,
+    index: usize,
+    start: &Start,
+    cancel: &Cancel,
+) -> Result<(Vec<Measured>, Vec<KernelsRecord>)> {
     let mut attempt = 1;
     loop {
-        let rows = match worker.ask(&index.to_string(), start.limit, cancel)? {
-            Answer::Rows(rows) => rows,
+        let (rows, kernels) = match worker.ask(&index.to_string(), start.limit, cancel)? {
+            Answer::Rows(rows, kernels) => (rows, kernels),
             Answer::Error(told) => return Err(told.error()),
         };
         let doubtful = |m: &Measured| m.row.subject.status == Status::Suspect || m.drift.is_some();
         if attempt == ATTEMPTS || !rows.iter().any(doubtful) {
-            return Ok(rows);
+            return Ok((rows, kernels));
         }
         attempt += 1;
     }

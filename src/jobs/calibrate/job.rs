@@ -151,7 +151,8 @@ impl<'a> Job<'a> {
                 let why = if self.study { "a study takes what computes nothing" } else { sim::TIMING_ONLY };
                 notes.push(format!("{} was left out: {why}", info.id));
             } else {
-                devices.push(Runner::new(std::sync::Arc::clone(d)));
+                // Judges kernels; whoever times them keeps them.
+                devices.push(Runner::new(std::sync::Arc::clone(d)).keeping(self.cfg.kernels.read_only()));
             }
         }
         if devices.is_empty() {

@@ -22,6 +22,7 @@ use crate::base::record::CalibrateRecord;
 use crate::base::sink::{Cancel, Progress, Sink};
 use crate::base::{Clock, Code, DType, Error, Result, os};
 use crate::device::probe::Rig;
+use crate::engine::KernelCache;
 use crate::engine::trials::Finding;
 use crate::jobs::look::{Crew, Here, Looker};
 use crate::jobs::workers::Start;
@@ -64,6 +65,8 @@ pub struct CalibrateConfig {
     /// An earlier profile of this machine to add to. What it has stays, unless it is measured now; if it is partial, keys
     /// with a verdict are not measured again.
     pub earlier: Option<Profile>,
+    /// Where compiled kernels are kept. Nothing is fetched and written while something is measured.
+    pub kernels: KernelCache,
 }
 
 impl CalibrateConfig {
@@ -114,7 +117,7 @@ pub fn run(cfg: &CalibrateConfig, rig: &Rig, sink: &mut dyn Sink, cancel: &Cance
 /// The same with each rig as a process: simulated machines as several processes meet them. At least one.
 pub fn run_in(cfg: &CalibrateConfig, rigs: &[&Rig], sink: &mut dyn Sink, cancel: &Cancel) -> Result<Calibrated> {
     let Some(first) = rigs.first() else { return Err(Error::new(Code::BadArgument, "no rig to calibrate")) };
-    let mut here = Here::new(rigs, cfg.cpu_variant.as_deref());
+    let mut here = Here::new(rigs, cfg.cpu_variant.as_deref(), &cfg.kernels);
     run_with(cfg, first, &mut here, How::here(&[], rigs), sink, cancel)
 }
 
@@ -122,7 +125,7 @@ pub fn run_in(cfg: &CalibrateConfig, rigs: &[&Rig], sink: &mut dyn Sink, cancel:
 /// checked, so the profile says so and cannot be written.
 pub fn study_in(cfg: &CalibrateConfig, rigs: &[&Rig], sink: &mut dyn Sink, cancel: &Cancel) -> Result<Calibrated> {
     let Some(first) = rigs.first() else { return Err(Error::new(Code::BadArgument, "no rig to calibrate")) };
-    let mut here = Here::new(rigs, cfg.cpu_variant.as_deref());
+    let mut here = Here::new(rigs, cfg.cpu_variant.as_deref(), &cfg.kernels);
     run_with(cfg, first, &mut here, How { study: true, ..How::default() }, sink, cancel)
 }
 
@@ -135,7 +138,7 @@ pub(super) fn run_keys_in(
     cancel: &Cancel,
 ) -> Result<Calibrated> {
     let Some(first) = rigs.first() else { return Err(Error::new(Code::BadArgument, "no rig to calibrate")) };
-    let mut here = Here::new(rigs, cfg.cpu_variant.as_deref());
+    let mut here = Here::new(rigs, cfg.cpu_variant.as_deref(), &cfg.kernels);
     run_with(cfg, first, &mut here, How::here(keys, rigs), sink, cancel)
 }
 

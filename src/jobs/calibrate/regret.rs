@@ -14,6 +14,7 @@ use crate::base::regret::{RegretDense, RegretPolicy, RegretRecord, RegretShape};
 use crate::base::sink::{Cancel, Progress, Sink};
 use crate::base::{Attrs, Case, Clock, Code, DType, Error, Features, Fill, Result, stats};
 use crate::device::probe::Rig;
+use crate::engine::KernelCache;
 use crate::jobs::look::{Crew, Here, Looker, Order};
 use crate::jobs::workers::Start;
 use crate::measure::Residency;
@@ -62,7 +63,7 @@ pub fn run_in(
     cancel: &Cancel,
 ) -> Result<Vec<RegretRecord>> {
     let Some(first) = rigs.first() else { return Err(Error::new(Code::BadArgument, "no rig to measure on")) };
-    let mut here = Here::new(rigs, cfg.cpu_variant.as_deref());
+    let mut here = Here::new(rigs, cfg.cpu_variant.as_deref(), &KernelCache::off());
     run_with(cfg, profile, first, &mut here, sink, cancel)
 }
 

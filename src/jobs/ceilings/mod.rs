@@ -13,6 +13,7 @@ use crate::base::sink::{Cancel, Collect, Sink};
 use crate::base::{Attr, Attrs, Backend, Case, DType, DeviceInfo, Fill, Result};
 use crate::device::probe::Rig;
 use crate::device::{DEADLINE, Device};
+use crate::engine::KernelCache;
 use crate::engine::Runner;
 use crate::jobs::bench::{self, BenchConfig, BenchSummary, baseline, processes};
 use crate::jobs::workers::Start;
@@ -119,6 +120,8 @@ fn config(infos: &[DeviceInfo], budget_s: f64) -> Result<(Vec<Probing>, BenchCon
         cache: Cache::Hot,
         cases,
         ceilings: judge::Ceilings::default(),
+        // A handful of kernels that nobody else uses.
+        kernels: KernelCache::off(),
     };
     Ok((probings, cfg))
 }

@@ -19,6 +19,7 @@ use crate::device::faulty::{FaultPlan, Faulty};
 use crate::device::probe::{CpuConfig, Select, open};
 use crate::device::tap::{KEPT, Tracer};
 use crate::device::{Device, LedgerState, traced};
+use crate::engine::KernelCache;
 use crate::engine::trace::{Part, Talk};
 
 use super::scenario::{self, Counts, Ctx, Meter};
@@ -155,7 +156,7 @@ pub fn run_task(task: &str, out: &mut (dyn Write + Send), env: &Env, stop: Cance
         let text = "the selection holds no device".to_string();
         return say(out, &Line::Refused { code: Code::DeviceMissing.name().into(), text });
     };
-    run_phase(device, &phase, out, stop)
+    run_phase(device, &phase, KernelCache::of(env).read_only(), out, stop)
 }
 
 fn say(out: &mut (dyn Write + Send), line: &Line) -> Result<()> {
@@ -166,18 +167,24 @@ fn say(out: &mut (dyn Write + Send), line: &Line) -> Result<()> {
 }
 
 /// Runs a phase on an opened device and reports on `out` until it is over or `stop` is raised.
-pub fn run_phase(device: Arc<dyn Device>, phase: &Phase, out: &mut (dyn Write + Send), stop: Cancel) -> Result<()> {
+pub fn run_phase(
+    device: Arc<dyn Device>,
+    phase: &Phase,
+    kernels: KernelCache,
+    out: &mut (dyn Write + Send),
+    stop: Cancel,
+) -> Result<()> {
     let scenario = scenario::find(&phase.scenario)?;
     let planted = Planted::parse(phase.inject.as_deref())?;
     let device = planted.plant(device);
-    let Some(folder) = &phase.trace else { return work(scenario, device, phase, &planted, out, stop) };
+    let Some(folder) = &phase.trace else { return work(scenario, device, phase, &planted, kernels, out, stop) };
     let tracer = Tracer::new(&format!("gpuctl stress worker, {}", phase.scenario), KEPT);
     let part = Part::new(folder, &tracer)?;
     part.begin().map_err(|e| Error::new(Code::Io, "the part of a trace").caused_by(e))?;
     // Outside of planted faults, so that they are in the trace as well.
     let device = traced::device(device, &tracer);
     let mut out = Talk(out, part.clone(), TRACED);
-    work(scenario, device, phase, &planted, &mut out, stop)?;
+    work(scenario, device, phase, &planted, kernels, &mut out, stop)?;
     part.write(true).map_err(|e| Error::new(Code::Io, "the part of a trace").caused_by(e))
 }
 
@@ -189,6 +196,7 @@ fn work(
     device: Arc<dyn Device>,
     phase: &Phase,
     planted: &Planted,
+    kernels: KernelCache,
     out: &mut (dyn Write + Send),
     stop: Cancel,
 ) -> Result<()> {
@@ -204,6 +212,7 @@ fn work(
         seed: phase.seed,
         start,
         idle: *planted == Planted::Zero,
+        kernels,
         meter: &meter,
     };
     let ended = std::thread::scope(|scope| {

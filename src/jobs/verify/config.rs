@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 
 use crate::base::{Case, DType};
+use crate::engine::KernelCache;
 use crate::op::{OpDesc, Tier};
 
 use super::OwnBound;
@@ -33,6 +34,8 @@ pub struct VerifyConfig {
     pub require_big: bool,
     /// Save the arrays of failing cases in this folder.
     pub save_failing: Option<PathBuf>,
+    /// Compiled kernels that an engine would load are loaded from here and judged; none is added.
+    pub kernels: KernelCache,
     /// For the judge's own tests: a kernel text that is replaced by a wrong one.
     pub mutant: Option<Mutant>,
     /// For the judge's own tests: a rule that is not applied.
@@ -117,6 +120,7 @@ impl Default for VerifyConfig {
             own: None,
             require_big: false,
             save_failing: None,
+            kernels: KernelCache::off(),
             mutant: None,
             off: None,
         }

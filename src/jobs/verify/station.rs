@@ -59,7 +59,7 @@ impl From<Error> for Stop {
 
 impl Station {
     pub(super) fn new(cfg: &VerifyConfig, rig: &Rig, device: &Arc<dyn Device>) -> Self {
-        let runner = Runner::new(Arc::clone(device));
+        let runner = Runner::new(Arc::clone(device)).keeping(cfg.kernels.read_only());
         Station {
             runner: if cfg.watch { runner.watching() } else { runner },
             is_cpu: device.serial() == rig.cpu.serial(),
@@ -101,6 +101,10 @@ impl Station {
                 }
                 r.subject.status = status;
                 r.subject.reason = reason;
+            }
+            // What is wrong may be what was kept: the next try builds the text.
+            if r.subject.status == Status::Failed && cfg.mutant.is_none() {
+                let _ = self.runner.distrust(op, case, variant.as_deref());
             }
             let runs = self.runs.take();
             if let (Some(dir), Status::Failed, Ok(a)) = (&cfg.save_failing, r.subject.status, answer) {

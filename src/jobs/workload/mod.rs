@@ -69,7 +69,7 @@ pub fn run_in(
     cancel: &Cancel,
 ) -> Result<Judged> {
     let Some(first) = rigs.first() else { return Err(Error::new(Code::BadArgument, "no rig to calibrate")) };
-    let mut timer = Here::new(rigs, cfg.cpu_variant.as_deref());
+    let mut timer = Here::new(rigs, cfg.cpu_variant.as_deref(), &cfg.kernels);
     judge(cfg, workload, first, &mut timer, sink, cancel, &mut |cfg, keys, sink| {
         calibrate::run_keys_in(cfg, keys, rigs, sink, cancel)
     })

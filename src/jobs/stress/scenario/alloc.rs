@@ -6,7 +6,6 @@ use std::time::Instant;
 use crate::base::Result;
 use crate::base::rng::Philox;
 use crate::device::{Buffer, MemoryKind, Queue};
-use crate::engine::run::Runner;
 
 use super::Ctx;
 
@@ -29,7 +28,7 @@ pub(super) fn run(ctx: &Ctx<'_>) -> Result<()> {
     if ctx.idle {
         return Ok(());
     }
-    let runner = Runner::new(ctx.device.clone());
+    let runner = ctx.runner();
     let mut lease = runner.lease()?;
     let rng = Philox::new(ctx.seed);
     let mut held: Vec<Held> = Vec::new();

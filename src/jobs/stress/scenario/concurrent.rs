@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use crate::base::rng::Philox;
 use crate::base::{Code, Error, Result};
-use crate::engine::run::Runner;
 
 use super::reference::{build, candidates};
 use super::soak::{order, slice};
@@ -24,7 +23,7 @@ impl Drop for Watched<'_, '_> {
 }
 
 pub(super) fn run(ctx: &Ctx<'_>) -> Result<()> {
-    let runner = Runner::new(ctx.device.clone());
+    let runner = ctx.runner();
     let budget = (0.15 * ctx.seconds).min(10.0);
     let goldens = build(ctx, &runner, candidates(&runner, MAX_CASE), budget, MAX_TOTAL)?;
     ctx.meter.count("cases", goldens.len() as u64);
@@ -65,5 +64,6 @@ pub(super) fn run(ctx: &Ctx<'_>) -> Result<()> {
     })?;
     // All threads are back: what is allocated now is what nobody gave back.
     ctx.meter.quiet(ctx.device.ledger().state());
+    ctx.count_kernels(runner);
     Ok(())
 }

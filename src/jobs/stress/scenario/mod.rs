@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use crate::base::{Cancel, Code, Error, Result};
 use crate::device::{Device, LedgerState};
+use crate::engine::{KernelCache, Runner};
 
 use super::worker::Line;
 
@@ -82,6 +83,9 @@ pub struct Ctx<'a> {
     pub start: Instant,
     /// Do no work (a planted fault).
     pub idle: bool,
+    /// Compiled kernels that earlier processes kept. None is added: fetching them is work that a soak would take for the
+    /// device's, and memory that it would take for a leak.
+    pub kernels: KernelCache,
     /// Where work is reported.
     pub meter: &'a Meter<'a>,
 }
@@ -102,6 +106,22 @@ impl Ctx<'_> {
     /// Longest wait for the device.
     pub fn deadline(&self) -> Duration {
         self.meter.deadline
+    }
+    /// A runner of the phase's device.
+    pub fn runner(&self) -> Runner {
+        Runner::new(Arc::clone(&self.device)).keeping(self.kernels.clone())
+    }
+    /// Counts what became of a runner's programs.
+    pub fn count_kernels(&self, runner: &Runner) {
+        let k = runner.kernels();
+        for (name, n) in [
+            ("kernel_builds", k.builds),
+            ("kernel_loads", k.loads),
+            ("kernel_hits", k.hits),
+            ("kernels_refused", k.refused),
+        ] {
+            self.meter.count(name, n);
+        }
     }
     /// Seconds since the phase began.
     pub fn elapsed(&self) -> f64 {

@@ -309,6 +309,7 @@ mod tests {
             seed: 1,
             start: Instant::now(),
             idle: false,
+            kernels: crate::engine::KernelCache::off(),
             meter: &meter,
         };
         let runner = Runner::new(Arc::clone(&device));

@@ -17,7 +17,7 @@ const MAX_TOTAL: u64 = 256 << 20;
 const SLICE: Duration = Duration::from_millis(10);
 
 pub(super) fn run(ctx: &Ctx<'_>) -> Result<()> {
-    let runner = Runner::new(ctx.device.clone());
+    let runner = ctx.runner();
     let budget = (0.25 * ctx.seconds).min(30.0);
     let goldens = build(ctx, &runner, candidates(&runner, MAX_CASE), budget, MAX_TOTAL)?;
     ctx.meter.count("cases", goldens.len() as u64);
@@ -38,6 +38,7 @@ pub(super) fn run(ctx: &Ctx<'_>) -> Result<()> {
         round += 1;
     }
     ctx.meter.count("rounds", round);
+    ctx.count_kernels(&runner);
     Ok(())
 }
 
