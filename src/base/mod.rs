@@ -13,6 +13,7 @@ pub mod env;
 pub mod error;
 pub mod exact;
 pub mod exact_erf;
+mod explain;
 pub mod facts;
 pub mod host;
 pub mod npy;

@@ -35,6 +35,7 @@ pub(super) fn run(cli: &Cli, command: &[String], env: &Env) -> Result<u8> {
         Command::Stress(a) => ctx.stress(a),
         Command::Profile(a) => ctx.profile(&a.what),
         Command::Run(a) => ctx.run_op(a),
+        Command::Explain(a) => ctx.explain(a),
         Command::BenchWorker(w) => Ctx { command, env: &numbered(w.worker) }.bench_worker(&w.of),
         Command::DevicesWorker(w) => Ctx { command, env: &numbered(w.worker) }.measure_worker(&w.of),
         Command::ProbeWorker { backend } => probe_worker(backend),

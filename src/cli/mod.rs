@@ -11,6 +11,7 @@ mod check;
 mod commands;
 mod devices;
 mod dump;
+mod explain;
 mod health;
 mod output;
 mod profile;

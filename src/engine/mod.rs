@@ -18,6 +18,7 @@
 //!
 //! Not here: what the numbers should be (`jobs::verify`), where thresholds come from (`jobs::calibrate`).
 
+mod about;
 mod action;
 mod builder;
 mod call;
@@ -33,6 +34,7 @@ pub mod run;
 mod shelves;
 mod spread;
 mod status;
+pub mod strategy;
 mod sync;
 pub mod trials;
 
@@ -56,6 +58,7 @@ pub use route::{Ran, Route};
 pub use run::{Guard, Leased, Pins, Prepared, Runner};
 pub use spread::{Distribution, Load, assign};
 pub use status::{DeviceStatus, Status};
+pub use strategy::{ErrorEvent, Strategy, Taken};
 pub use trials::Trials;
 
 use call::Bound;
@@ -63,6 +66,7 @@ use gpu::Gpu;
 use place::Places;
 use record::Recorder;
 use route::{Direct, Planned};
+use strategy::Hooks;
 
 #[derive(Debug, Default)]
 struct Counts {
@@ -133,6 +137,8 @@ pub struct Engine {
     trials: Option<Trials>,
     /// Threads of calls that nobody waits in.
     launcher: OnceLock<launch::Launcher>,
+    /// What the program says about errors.
+    hooks: Hooks,
 }
 
 impl std::fmt::Debug for Engine {
@@ -393,12 +399,7 @@ impl Engine {
                 give(done, outputs).map_err(Err)?;
                 Ok(Done { ran: Ran { on: &gpu.info.id, fallback: false }, variant, why: None, seconds: Some(seconds) })
             }
-            Err(e) => {
-                // Who forces a device is not served by another one in its place.
-                let forced = matches!(self.places.placement, Placement::ForceGpu(_)) && e.code() == Code::ResultWrong;
-                if self.strict || forced || e.class() == Class::Usage || e.code() == Code::Cancelled {
-                    return Err(Err(e));
-                }
+            Err((e, Taken::Fallback | Taken::Retry(_))) => {
                 let text = e.to_string();
                 self.counts.fallbacks.fetch_add(1, Ordering::Relaxed);
                 let explanation = &planned.explanation;
@@ -407,45 +408,67 @@ impl Engine {
                 });
                 Err(Ok(text))
             }
+            Err((e, Taken::Fail)) => Err(Err(e)),
         }
     }
 
-    /// The call on a GPU, once more where that may help, each time with fresh copies of the operands.
+    /// The call on a GPU, again where that may help, each time with fresh copies of the operands; else the last error and what
+    /// is done about it.
     fn tries_on_gpu(
         &self,
         gpu: &Arc<Gpu>,
         planned: &Planned,
         bound: &Bound<'_>,
         cancel: Option<&Cancel>,
+    ) -> Result<Computed, (Error, Taken)> {
+        let mut attempt = 0;
+        loop {
+            let mut used = None;
+            // The same text will not compile the next time either, and finding that out takes longest.
+            let unfit = planned.unfit.get().is_some();
+            let e = match self.once_on_gpu(gpu, planned, bound, cancel, &mut used) {
+                Ok(done) => return Ok(done),
+                Err(e) => e,
+            };
+            // Who forces a device is not served by another one in its place.
+            let forced = matches!(self.places.placement, Placement::ForceGpu(_)) && e.code() == Code::ResultWrong;
+            let taken = self.hooks.decide(&e, if unfit { u32::MAX } else { attempt }, self.strict || forced);
+            if let (Some(runner), false) = (&used, matches!(taken, Taken::Retry(_))) {
+                if e.code() == Code::CompileFailed {
+                    let _ = planned.unfit.set((e.code(), e.detail().to_string()));
+                }
+                gpu.failed(runner, planned.op, &planned.case, &e);
+            }
+            let (device, case, quarantined) = (gpu.info.id.as_str(), &planned.case, gpu.out().is_some());
+            self.hooks.tell(&ErrorEvent { error: &e, device, case, attempt, taken, quarantined });
+            let Taken::Retry(after) = taken else { return Err((e, taken)) };
+            if let (Class::Oom, Some(pool)) = (e.class(), used.as_ref().and_then(|r| r.pool())) {
+                pool.trim();
+            }
+            self.counts.retries.fetch_add(1, Ordering::Relaxed);
+            if !after.is_zero() {
+                used.map_or_else(|| self.places.common.clock.clone(), |r| r.device().clock()).sleep(after);
+            }
+            attempt += 1;
+        }
+    }
+
+    /// The call on a GPU, once; `used` becomes the runner.
+    fn once_on_gpu(
+        &self,
+        gpu: &Arc<Gpu>,
+        planned: &Planned,
+        bound: &Bound<'_>,
+        cancel: Option<&Cancel>,
+        used: &mut Option<Arc<Runner>>,
     ) -> Result<Computed> {
         if let Some((code, why)) = planned.unfit.get() {
             return Err(Error::new(*code, format!("{why} (earlier; not tried again)")).device(&gpu.info.id));
         }
-        let runner = gpu.runner()?;
-        let once = || {
-            self.trust(&runner, planned)?;
-            let limits = Limits { deadline: self.places.common.deadline, cancel };
-            compute(&runner, planned.op, bound, None, Care::Plain, limits)
-        };
-        let again = |e: Error| {
-            let compiler = e.code() == Code::CompileFailed;
-            let curable = matches!(e.class(), Class::Oom | Class::Transient) || compiler;
-            if !curable || e.code() == Code::Cancelled {
-                return Err(e);
-            }
-            if let (Class::Oom, Some(pool)) = (e.class(), runner.pool()) {
-                pool.trim();
-            }
-            self.counts.retries.fetch_add(1, Ordering::Relaxed);
-            once()
-        };
-        once().or_else(again).inspect_err(|e| {
-            // The same text will not compile the next time either, and finding that out takes longest.
-            if e.code() == Code::CompileFailed {
-                let _ = planned.unfit.set((e.code(), e.detail().to_string()));
-            }
-            gpu.failed(&runner, planned.op, &planned.case, e);
-        })
+        let runner = used.insert(gpu.runner()?);
+        self.trust(runner, planned)?;
+        let limits = Limits { deadline: self.places.common.deadline, cancel };
+        compute(runner, planned.op, bound, None, Care::Plain, limits)
     }
 
     /// Fails (`ResultWrong`) for a kernel that computes wrong there; its first use is tried before.

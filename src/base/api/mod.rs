@@ -2,7 +2,7 @@
 //!
 //! A status without a row has no known meaning: it is `unknown-status`, whose class is sticky. Guessing that it is
 //! transient would run work again on a context that may be broken, which gives wrong results at worst; taking it for sticky
-//! costs a pause and a probe at worst, since a device that still computes right returns to service.
+//! costs at worst that the CPU does for the rest of the process what the device could have done.
 
 mod cuda;
 mod opencl;

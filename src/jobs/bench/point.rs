@@ -348,6 +348,7 @@ impl<'a> Bench<'a> {
                 (Err(e), _) => {
                     row.subject.status = Status::Failed;
                     row.subject.reason = e.to_string();
+                    row.subject.error = Some(Box::new(e.into()));
                 }
                 (Ok(got), Some(want)) if !is_cpu => {
                     if let Some(why) = grossly_different(got, want) {
@@ -442,6 +443,7 @@ fn refused(mut row: BenchRecord, e: &Error) -> BenchRecord {
         _ => Status::Failed,
     };
     row.subject.reason = e.to_string();
+    row.subject.error = Some(Box::new(e.into()));
     row
 }
 
