@@ -127,13 +127,11 @@ codes! {
     ProfileTruncated "profile-truncated" Usage Error "the profile lacks its end mark: it is truncated" "make a new one with `gpuctl calibrate > thresholds.toml`";
     ProfileDigest "profile-digest" Usage Error "the profile was edited or damaged after it was written" "if the change is meant, `gpuctl profile lint --seal FILE` signs it; else calibrate again";
     ProfileSchema "profile-schema" Usage Error "the profile has an unknown schema version" "use the gpuctl version that wrote it, or calibrate again";
-    ProfileStale "profile-stale" Unsupported Warning "the profile was measured on another device, driver or host" "calibrate on this machine";
     NumberRange "number-range" Usage Error "a result is no number of its type" "use a wider type, or data within its range";
     ArrayFile "array-file" Usage Error "a file is not an array that can be used" "write one array per file with numpy.save: f2 f4 f8 i1 i2 i4 i8 u1 u2 u4 u8";
     Io "io" Internal Error "a file or stream could not be read or written" "check the path, its permissions and the free space";
     Cancelled "cancelled" Transient Info "the run was interrupted" "run the command again";
     WorkerCrashed "worker-crashed" Internal Critical "a worker process ended without a report" "see the journal for its last operation";
-    Injected "injected" Transient Error "a fault was injected on purpose" "leave --inject out for real use";
     Internal "internal" Internal Critical "an invariant of gpuctl does not hold" "report this with the command line";
 }
 

@@ -6,6 +6,8 @@
 //! for itself once threads run.
 
 mod core;
+#[cfg(test)]
+mod late_tests;
 mod launch;
 mod program;
 mod queue;

@@ -1,11 +1,16 @@
 //! Errors from outside: each code is raised by something, handlers and strategies of a program are asked, and what drivers
 //! say late or by a panic comes out as a typed error.
 
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a test tells what it skipped and found")]
+
+mod late;
+mod raised;
+
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use gpuctl::base::{Attrs, Class, Clock, Code, DType, Env, HostTensor};
+use gpuctl::base::{Attrs, Class, Code, DType, Env, HostTensor};
 use gpuctl::device::faulty::{Fault, FaultPlan, Faulty, On, Rule, When};
 use gpuctl::device::{Device, sim};
 use gpuctl::engine::{Engine, EngineBuilder, Placement, Strategy, Taken};
