@@ -168,7 +168,7 @@ pub fn find(text: &str) -> Result<Vec<ExplainRecord>> {
         Some((name, rest)) => (Api::ALL.into_iter().find(|a| a.name() == name), rest),
         None => (None, asked.as_str()),
     };
-    let number = rest.parse::<i32>().ok();
+    let number = rest.parse::<i32>().ok().filter(|_| api.is_some() || !asked.contains(':'));
     let mut all = if asked.contains(':') { Vec::new() } else { codes() };
     all.extend(Api::ALL.into_iter().filter(|a| api.is_none_or(|b| *a == b)).flat_map(statuses));
     let is = |r: &ExplainRecord| match number {

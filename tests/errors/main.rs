@@ -6,10 +6,12 @@
 mod late;
 mod raised;
 
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use gpuctl::base::api::Api;
 use gpuctl::base::{Attrs, Class, Code, DType, Env, HostTensor};
 use gpuctl::device::faulty::{Fault, FaultPlan, Faulty, On, Rule, When};
 use gpuctl::device::{Device, sim};
@@ -139,4 +141,49 @@ fn errors_know_kernel_launch_and_memory() {
         assert!(on == On::Alloc || memory.held > 0, "{on:?}: operands are held: {memory:?}");
         assert!(!e.to_string().contains('\n') && c.to_string().lines().count() == 3, "{c}");
     }
+}
+
+fn explained(args: &[&str]) -> String {
+    let out = Command::new(env!("CARGO_BIN_EXE_gpuctl")).arg("explain").args(args).output().unwrap();
+    assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
+    String::from_utf8(out.stdout).unwrap()
+}
+
+/// The page is the tables that the library works by.
+#[test]
+fn the_page_of_errors_is_the_table() {
+    let page = include_str!("../../docs/errors.md");
+    let mut tables = vec![explained(&["--markdown"])];
+    tables.extend(Api::ALL.map(|api| explained(&[api.name(), "--markdown"])));
+    for table in tables {
+        assert!(table.lines().count() > 8, "{table}");
+        let lacks = table.lines().find(|line| !page.contains(line));
+        assert!(
+            page.contains(&table),
+            "docs/errors.md is old: make the table anew; the first line that it lacks: {lacks:?}"
+        );
+    }
+    for class in
+        [Class::Usage, Class::Unsupported, Class::Oom, Class::Transient, Class::Sticky, Class::Lost, Class::Internal]
+    {
+        assert!(page.contains(Strategy::text(class)), "{class:?}: {}", Strategy::text(class));
+    }
+}
+
+#[test]
+fn codes_are_explained_on_the_command_line() {
+    let all = explained(&[]);
+    for name in ["illegal-address", "ecc-off", "pocl-binary", "non-monotone"] {
+        assert!(all.contains(name), "{name}");
+    }
+    let one = explained(&["opencl:-5"]);
+    assert!(one.starts_with("CL_OUT_OF_RESOURCES (opencl -5): a status\n"), "{one}");
+    assert!(one.contains("error     out-of-resources\n") && one.contains("class     oom\n"), "{one}");
+    assert_eq!(explained(&["-5"]), one);
+    let document: serde_json::Value = serde_json::from_str(&explained(&["cuda:700", "--json", "-"])).unwrap();
+    let record = &document["records"][0];
+    assert_eq!((&record["kind"], &record["code"]), (&"explain".into(), &"illegal-address".into()), "{record}");
+    let unknown = Command::new(env!("CARGO_BIN_EXE_gpuctl")).args(["explain", "ilegal-adress"]).output().unwrap();
+    assert_eq!((unknown.status.code(), unknown.stdout.len()), (Some(2), 0));
+    assert!(String::from_utf8_lossy(&unknown.stderr).contains("near: illegal-address"));
 }

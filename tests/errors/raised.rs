@@ -10,7 +10,7 @@ use gpuctl::base::sink::{Cancel, Collect};
 use gpuctl::base::{Attr, Attrs, Code, DType, DeviceInfo, Env, Error, Fill, HostTensor, npy};
 use gpuctl::device::cpu::{CpuDevice, Pin};
 use gpuctl::device::faulty::{Fault, On, When};
-use gpuctl::device::{DEADLINE, Device, Launch, Mark, MemoryKind, Slice, Source, sim};
+use gpuctl::device::{Device, Mark, MemoryKind, sim};
 use gpuctl::engine::{Engine, Placement};
 use gpuctl::jobs::{stress, trial};
 use gpuctl::kernel::cpu::{Call, CpuCtx};
@@ -67,21 +67,13 @@ fn ones(_: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> gpuctl::base:
     Ok(())
 }
 
-/// A launch of [`ones`] on a slice that begins off an element.
+/// A native kernel on host memory that begins off an element.
 fn crooked() -> Error {
-    let d = cpu();
-    let buffer = d.alloc(64, MemoryKind::Device).unwrap();
-    let launch = Launch {
-        program: d.build(Source::Native(ones, DType::F32), None).unwrap(),
-        group: [1; 3],
-        groups: [1; 3],
-        args: vec![Slice { buffer, offset: 2, bytes: 16 }],
-        writes: vec![true],
-        params: vec![Param::U64(4)],
-        cost: Default::default(),
-    };
-    let mut q = d.queue().unwrap();
-    q.launch(&launch).and_then(|()| q.finish(DEADLINE)).unwrap_err()
+    let mut words = [0u64; 4];
+    let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
+    let mut args = NativeArgs { ins: Vec::new(), outs: vec![&mut bytes[1..17]] };
+    let call = Call { dtype: DType::F32, params: vec![Param::U64(4)] };
+    cpu().native(ones, &mut args, &call).expect("the CPU computes on host memory").unwrap_err()
 }
 
 /// A device that flips a bit of all that is read: the trial of its kernel fails.
