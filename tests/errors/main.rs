@@ -71,19 +71,14 @@ fn a_handler_is_told_once_per_error_and_may_use_the_engine() {
     assert!(out.fallback.as_ref().unwrap().contains("launch-failed"), "{:?}", out.fallback);
     let told = told.lock().unwrap();
     let taken: Vec<_> = told.iter().map(|t| (t.0, t.1, t.2, t.3)).collect();
-    let ms = Duration::from_millis;
     assert_eq!(
         taken,
-        [
-            (Code::LaunchFailed, 0, Taken::Retry(ms(10)), false),
-            (Code::LaunchFailed, 1, Taken::Retry(ms(20)), false),
-            (Code::LaunchFailed, 2, Taken::Fallback, false),
-        ]
+        [(Code::LaunchFailed, 0, Taken::Retry(Duration::ZERO), false), (Code::LaunchFailed, 1, Taken::Fallback, false),]
     );
-    assert!(told[0].4.contains("tried again after 10 ms"), "{}", told[0].4);
-    assert_eq!(panicked.load(Ordering::SeqCst), 3, "each error, and none of the panics ended the call");
-    assert_eq!(device.hits(), [3], "tried thrice on the device");
-    assert_eq!(engine.stats().fallbacks, 1);
+    assert!(told[0].4.ends_with("; tried again"), "{}", told[0].4);
+    assert_eq!(panicked.load(Ordering::SeqCst), 2, "each error, and none of the panics ended the call");
+    assert_eq!(device.hits(), [2], "tried twice on the device");
+    assert_eq!((engine.stats().fallbacks, engine.stats().retries), (1, 1));
 }
 
 #[test]
@@ -166,7 +161,10 @@ fn the_page_of_errors_is_the_table() {
     for class in
         [Class::Usage, Class::Unsupported, Class::Oom, Class::Transient, Class::Sticky, Class::Lost, Class::Internal]
     {
-        assert!(page.contains(Strategy::text(class)), "{class:?}: {}", Strategy::text(class));
+        let of = Code::ALL.iter().filter(|c| c.row().class == class);
+        for text in of.map(|c| Strategy::text(*c)) {
+            assert!(page.contains(text), "{class:?}: {text}");
+        }
     }
 }
 

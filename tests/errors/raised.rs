@@ -11,7 +11,7 @@ use gpuctl::base::{Attr, Attrs, Code, DType, DeviceInfo, Env, Error, Fill, HostT
 use gpuctl::device::cpu::{CpuDevice, Pin};
 use gpuctl::device::faulty::{Fault, On, When};
 use gpuctl::device::{Device, Mark, MemoryKind, sim};
-use gpuctl::engine::{Engine, Placement};
+use gpuctl::engine::{Engine, Placement, Runner};
 use gpuctl::jobs::{stress, trial};
 use gpuctl::kernel::cpu::{Call, CpuCtx};
 use gpuctl::kernel::{self, Isa, NativeArgs, Param};
@@ -90,6 +90,18 @@ fn without_languages() -> Error {
     kernel::choose(relu.kernels, &case, &info, None).unwrap_err()
 }
 
+/// More calls at once than a device has queues for.
+fn crowded() -> Error {
+    let runner = Runner::new(cpu());
+    let mut leased = Vec::new();
+    loop {
+        match runner.lease_in_turn(Duration::from_millis(1)) {
+            Ok(queue) => leased.push(queue),
+            Err(e) => return e,
+        }
+    }
+}
+
 fn interrupted() -> Error {
     let start =
         trial::Start { program: "sleep".into(), arguments: vec!["30".into()], silence: Duration::from_secs(30) };
@@ -165,6 +177,7 @@ fn raised(code: Code) -> (How, Error) {
         Code::EccUncorrectable => cuda(214),
         Code::HardwareError => cuda(714),
         Code::UnknownStatus => cuda(123_456),
+        Code::QueueBusy => (Real, crowded()),
         Code::DeviceLost => (Planted, planted_error(On::Launch, Fault::Lose)),
         Code::KernelFailed => (Real, crooked()),
         Code::ResultWrong => (Planted, lying()),
