@@ -33,6 +33,8 @@ fn builder(device: &Arc<Faulty>) -> EngineBuilder {
         .placement(Placement::ForceGpu(ID.into()))
         .device(device)
         .without_trials()
+        // Its pool asks for memory twice.
+        .without_pool()
 }
 
 fn x() -> HostTensor {
