@@ -77,7 +77,9 @@ fn a_shader_that_is_not_valid_is_a_typed_error() {
 fn a_wait_for_what_was_never_submitted_is_a_typed_error() {
     let (Some(d), Some(other)) = (open("a_wait_for_what_was_never_submitted"), open("the same")) else { return };
     let foreign = {
-        (0..8).for_each(|_| drop(other.core.queue.submit([])));
+        for _ in 0..8 {
+            let _ = other.core.queue.submit([]);
+        }
         other.core.queue.submit([])
     };
     match d.core.wait(&foreign, DEADLINE) {
