@@ -1,7 +1,5 @@
 //! What wgpu says late, outside of a call, or by a panic: each way ends in a typed error. All faults are wgpu's own.
 
-#![allow(clippy::print_stderr, reason = "skips are named")]
-
 use std::sync::Arc;
 
 use crate::base::{Class, Code, Env};
@@ -15,7 +13,7 @@ fn open(test: &str) -> Option<WgpuDevice> {
         Ok(d) => Some(d),
         Err(e) if Env::read().unwrap().require.iter().any(|r| r == "wgpu") => panic!("wgpu is required: {e}"),
         Err(e) => {
-            eprintln!("skipped {test}: {e}");
+            log::warn!("skipped {test}: {e}");
             None
         }
     }
