@@ -252,9 +252,12 @@ fn a_text_with_an_error_fails_with_the_compilers_words() {
     let Some(nvrtc) = nvrtc("a_text_with_an_error_fails_with_the_compilers_words") else { return };
     let e = nvrtc.compile("extern \"C\" __global__ void f() { undeclared = 1; }", "f", Target::Cubin(80)).unwrap_err();
     assert_eq!(e.code(), Code::CompileFailed);
-    assert!(e.detail().contains("f.cu(1)") && e.detail().contains("undeclared"), "{e}");
+    let log = e.context().log.clone().unwrap_or_default();
+    assert!(log.contains("f.cu(1)") && log.contains("undeclared"), "{e}: {log}");
+    assert!(e.to_string().contains("undeclared"), "{e}");
     let e = nvrtc.compile("void f() {}", "f", Target::Cubin(1)).unwrap_err();
     assert!(e.detail().contains("--gpu-architecture"), "{e}");
+    assert_eq!(e.context().status.as_ref().map(|s| s.name.as_str()), Some("NVRTC_ERROR_INVALID_OPTION"), "{e}");
     assert_eq!(nvrtc.compile("a\0b", "f", Target::Cubin(80)).unwrap_err().code(), Code::CompileFailed);
     assert!(nvrtc.archs.contains(&80), "{nvrtc:?} names its chips: {:?}", nvrtc.archs);
 }

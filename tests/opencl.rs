@@ -323,9 +323,12 @@ fn misuse_is_a_typed_error() {
     assert_eq!(d.alloc(16, MemoryKind::Pinned).unwrap_err().code(), Code::FeatureUnsupported);
     let e = d.build(Source::Text(&text("KERNEL(bad)(GLOBAL f32 *y) { y[0] = nowhere; }", "bad")), None).unwrap_err();
     assert_eq!(e.code(), Code::CompileFailed);
-    assert!(e.detail().contains("nowhere"), "the log names the mistake: {e}");
+    assert!(e.to_string().contains("nowhere"), "the log names the mistake: {e}");
+    let context = e.context();
+    assert!(context.log.as_ref().is_some_and(|l| l.contains("nowhere")), "{context:?}");
+    assert_eq!(context.status.as_ref().and_then(|s| s.number), Some(-11), "CL_BUILD_PROGRAM_FAILURE");
     let e = d.build(Source::Text(&text(SLOW, "missing")), None).unwrap_err();
-    assert_eq!(e.code(), Code::CompileFailed, "{e}");
+    assert_eq!(e.code(), Code::EntryNotFound, "{e}");
     q.launch(&good).unwrap();
     q.finish(DEADLINE).unwrap();
     assert_eq!(d.ledger().state().programs, 1, "failed builds leave nothing");

@@ -18,8 +18,8 @@ use gpuctl::op;
 use serde_json::{Value, json};
 
 use made::{
-    bench, calibrate, ceiling, change, device, hardware, health, kernels, noise, regret, run, stress, support, system,
-    threshold, topology, trial, verify, watched, workload,
+    bench, calibrate, ceiling, change, device, error, explain, hardware, health, kernels, noise, regret, run, stress,
+    support, system, threshold, topology, trial, verify, watched, workload,
 };
 use validate::validate;
 
@@ -87,7 +87,12 @@ fn every_kind() -> Vec<Record> {
         Record::Hardware(Box::new(hardware(&["cuda:0"], &[]))),
         Record::Hardware(Box::new(hardware(&[], &["no driver has it"]))),
         Record::Topology(Box::new(topology("nvlink"))),
+        Record::Explain(Box::new(explain("error"))),
+        Record::Explain(Box::new(explain("status"))),
     ];
+    let mut failed = bench(Status::Failed, "compile-failed: ..");
+    failed.subject.error = Some(Box::new((&error()).into()));
+    records.push(Record::Bench(Box::new(failed)));
     for v in ["always", "never", "crossing", "non-monotone", "inconclusive", "unmeasured", "unsafe"] {
         records.push(Record::Calibrate(Box::new(calibrate(v))));
     }

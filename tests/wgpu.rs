@@ -311,7 +311,9 @@ fn misuse_is_a_typed_error() {
     let e = d.build(Source::Text(&text("f", "fn f( {")), None).unwrap_err();
     assert_eq!(e.code(), Code::CompileFailed);
     assert!(e.to_string().contains("expected"), "{e}");
+    assert!(e.context().log.as_ref().is_some_and(|l| l.lines().count() > 1), "{:?}", e.context());
     let e = d.build(Source::Text(&text("g", DOUBLE)), None).unwrap_err();
+    assert_eq!(e.code(), Code::EntryNotFound);
     assert!(e.to_string().contains("no such compute entry"), "{e}");
     assert_eq!(d.alloc(1 << 50, MemoryKind::Device).unwrap_err().code(), Code::AllocTooLarge);
     assert_eq!(d.alloc(16, MemoryKind::Pinned).unwrap_err().code(), Code::FeatureUnsupported);

@@ -1,11 +1,13 @@
 //! Ground floor: types without dependencies on the rest of the crate.
 
 mod analysis;
+pub mod api;
 pub mod attr;
 mod call;
 pub mod case;
 pub mod chrome;
 pub mod clock;
+pub mod context;
 pub mod cost;
 pub mod device_info;
 pub mod dtype;
@@ -13,6 +15,7 @@ pub mod env;
 pub mod error;
 pub mod exact;
 pub mod exact_erf;
+mod explain;
 pub mod facts;
 pub mod host;
 mod kernels;
@@ -36,6 +39,7 @@ pub mod worth;
 pub use attr::{Attr, AttrDecl, AttrType, Attrs};
 pub use case::{Case, Fill};
 pub use clock::{Clock, RealClock, VirtualClock};
+pub use context::{ApiStatus, Context, LaunchShape, MemorySnapshot};
 pub use cost::{Cost, Features, MOST_DIMS};
 pub use device_info::{Absence, Backend, DeviceClass, DeviceInfo, Feature, Lang, Library, Theoretical};
 pub use dtype::DType;

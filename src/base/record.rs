@@ -8,12 +8,14 @@ use super::attr::Attrs;
 use super::case::Case;
 use super::device_info::{Absence, DeviceInfo};
 use super::dtype::DType;
+use super::error::Told;
 use super::regret::RegretRecord;
 use super::system::System;
 use super::telemetry::Watched;
 
 pub use super::analysis::{Analysis, CeilingRecord, NoiseRecord};
 pub use super::call::{ArrayFile, RunRecord};
+pub use super::explain::ExplainRecord;
 pub use super::facts::Hardware;
 pub use super::kernels::KernelsRecord;
 pub use super::telemetry::{Finding, HealthRecord};
@@ -79,6 +81,9 @@ pub struct Subject {
     pub status: Status,
     /// Why it did not end `ok`, or why this variant was chosen.
     pub reason: String,
+    /// The error behind `reason`, with kernel, launch, memory and the compiler's whole log; `None` if there was none.
+    #[serde(default)]
+    pub error: Option<Box<Told>>,
     /// Remarks: `simulated`, `software`, `above-peak`, ...
     pub flags: Vec<String>,
 }
@@ -106,6 +111,7 @@ impl Subject {
             variant: String::new(),
             status: Status::Skipped,
             reason: String::new(),
+            error: None,
             flags,
         }
     }
@@ -529,6 +535,8 @@ pub enum Record {
     Hardware(Box<Hardware>),
     /// The answer of `devices --topology`.
     Topology(Box<Topology>),
+    /// A code of `explain`.
+    Explain(Box<ExplainRecord>),
 }
 
 /// The host that measured.

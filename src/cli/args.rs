@@ -28,6 +28,8 @@ pub(super) enum Command {
     Profile(Profile),
     /// Run one op on your own arrays (.npy) on any device
     Run(Run),
+    /// What a code means that gpuctl or a driver's API has shown, and what to do about it
+    Explain(Explain),
     /// A worker of `bench`
     #[command(hide = true)]
     BenchWorker(BenchWorker),
@@ -429,6 +431,21 @@ pub(super) struct Run {
     /// Write what the devices did, call by call, for Perfetto or chrome://tracing; what it adds up to goes to stderr
     #[arg(long, value_name = "FILE.json")]
     pub(super) trace: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Explain {
+    /// A code (out-of-device-memory, ecc-off, pocl-binary, non-monotone), an API's status by name or number
+    /// (CL_OUT_OF_RESOURCES, cuda:700, -5), or an API (cuda, nvrtc, cublas, opencl, wgpu) for all its statuses [default: all
+    /// codes]
+    #[arg(allow_hyphen_values = true)]
+    pub(super) code: Option<String>,
+    /// Markdown tables on stdout: errors, or the statuses of an API
+    #[arg(long)]
+    pub(super) markdown: bool,
+    /// Write the JSON document to a file, or to stdout with `-` (instead of the text)
+    #[arg(long, value_name = "PATH|-")]
+    pub(super) json: Option<String>,
 }
 
 #[derive(Debug, Args)]

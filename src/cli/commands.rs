@@ -52,6 +52,7 @@ fn dispatch(cli: &Cli, ctx: Ctx<'_>) -> Result<u8> {
         Command::Stress(a) => ctx.stress(a),
         Command::Profile(a) => ctx.profile(&a.what),
         Command::Run(a) => ctx.run_op(a),
+        Command::Explain(a) => ctx.explain(a),
         Command::BenchWorker(w) => Ctx { command, env: &numbered(w.worker), trace }.bench_worker(&w.of),
         Command::DevicesWorker(w) => Ctx { command, env: &numbered(w.worker), trace }.measure_worker(&w.of),
         Command::ProbeWorker { backend } => probe_worker(backend),

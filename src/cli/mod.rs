@@ -11,6 +11,7 @@ mod check;
 mod commands;
 mod devices;
 mod dump;
+mod explain;
 mod health;
 mod output;
 mod profile;
@@ -56,15 +57,25 @@ pub fn main(argv: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(code) => ExitCode::from(code),
         Err(e) => {
             output::talk(&format!("gpuctl: {e}"));
+            tell_more(&e);
             ExitCode::from(exit_code(&e))
         }
+    }
+}
+
+/// What is known beyond the message's one line: kernel, launch, memory, and all that the compiler said.
+fn tell_more(e: &Error) {
+    let context = e.context();
+    let known = context.to_string();
+    for line in known.lines().chain(context.log.iter().flat_map(|l| l.lines())) {
+        output::talk(&format!("  {line}"));
     }
 }
 
 /// The exit code of an error that ended a run.
 fn exit_code(e: &Error) -> u8 {
     match (e.code(), e.class()) {
-        (Code::DeviceMissing | Code::DeviceDisabled | Code::NoDevice, _) => 3,
+        (Code::DeviceMissing | Code::DeviceDisabled | Code::NoDevice | Code::NoPlatform | Code::ContextCreate, _) => 3,
         (Code::Cancelled, _) => INTERRUPTED,
         (Code::ResultWrong, _) => 1,
         (_, Class::Usage | Class::Unsupported) => 2,

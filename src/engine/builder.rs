@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
 use std::time::Duration;
 
-use crate::base::{Env, Result, os};
+use crate::base::{Env, Error, Result, os};
 use crate::device::cpu::{CpuDevice, Pin};
 use crate::device::probe::{self, CpuConfig, Found, Select};
 use crate::device::{DEADLINE, Device, tap};
@@ -19,6 +19,7 @@ use super::place::Places;
 use super::pool::PoolConfig;
 use super::record::Recorder;
 use super::recover::RecoveryConfig;
+use super::strategy::{ErrorEvent, Hooks, Strategy};
 use super::{Counts, Engine, KernelCache, Placement, Trials};
 
 /// Whether a program was told of GPUs that nobody measured: once is enough.
@@ -55,6 +56,7 @@ pub struct EngineBuilder {
     recovery: RecoveryConfig,
     deadline: Option<Duration>,
     tracer: Option<Arc<tap::Tracer>>,
+    hooks: Hooks,
 }
 
 /// How a device is opened.
@@ -164,6 +166,21 @@ impl EngineBuilder {
         self
     }
 
+    /// Calls this once for each error of a GPU that the engine handles: what it was and what is done about it. It is called
+    /// on the thread of the call, with no lock held, before the recovery; what it panics with is logged and ends there.
+    /// Several are called in the order in which they were added.
+    pub fn on_error(mut self, handler: impl Fn(&ErrorEvent<'_>) + Send + Sync + 'static) -> Self {
+        self.hooks.handler(Arc::new(handler));
+        self
+    }
+
+    /// Decides what is done about errors of a GPU; `None` leaves it to the next one added, at last to [`Strategy::of`].
+    /// A wrong request (class `Usage`) always fails, and nothing is tried again on a lost or poisoned device.
+    pub fn strategy(mut self, decider: impl Fn(&Error) -> Option<Strategy> + Send + Sync + 'static) -> Self {
+        self.hooks.decider(Arc::new(decider));
+        self
+    }
+
     /// Kernels are trusted as they are. Else each computes a small known case before its first use on a device and driver,
     /// and the verdict is kept in the user's cache folder ([`super::judge`]).
     pub fn without_trials(mut self) -> Self {
@@ -255,6 +272,7 @@ impl EngineBuilder {
             trials,
             launcher: OnceLock::new(),
             tracer: self.tracer,
+            hooks: self.hooks,
         })
     }
 }

@@ -18,6 +18,7 @@
 //!
 //! Not here: what the numbers should be (`jobs::verify`), where thresholds come from (`jobs::calibrate`).
 
+mod about;
 mod action;
 mod builder;
 pub mod cache;
@@ -38,9 +39,11 @@ pub mod run;
 mod shelves;
 mod spread;
 mod status;
+pub mod strategy;
 mod sync;
 pub mod trace;
 pub mod trials;
+mod tries;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -66,6 +69,7 @@ pub use route::{Ran, Route};
 pub use run::{Guard, Leased, Prepared, Runner};
 pub use spread::{Distribution, Load, assign};
 pub use status::{DeviceStatus, Status};
+pub use strategy::{ErrorEvent, Strategy, Taken};
 pub use trials::Trials;
 
 use call::Bound;
@@ -73,6 +77,7 @@ use gpu::Gpu;
 use place::Places;
 use record::Recorder;
 use route::{Direct, Planned};
+use strategy::Hooks;
 
 #[derive(Debug, Default)]
 struct Counts {
@@ -144,6 +149,8 @@ pub struct Engine {
     /// Threads of calls that nobody waits in.
     launcher: OnceLock<launch::Launcher>,
     tracer: Option<Arc<Tracer>>,
+    /// What the program says about errors.
+    hooks: Hooks,
 }
 
 impl std::fmt::Debug for Engine {
@@ -407,12 +414,7 @@ impl Engine {
                 call::give(done, outputs).map_err(Err)?;
                 Ok(Done { ran: Ran { on: &gpu.info.id, fallback: false }, variant, why: None, seconds: Some(seconds) })
             }
-            Err(e) => {
-                // Who forces a device is not served by another one in its place.
-                let forced = matches!(self.places.placement, Placement::ForceGpu(_)) && e.code() == Code::ResultWrong;
-                if self.strict || forced || e.class() == Class::Usage || e.code() == Code::Cancelled {
-                    return Err(Err(e));
-                }
+            Err((e, Taken::Fallback | Taken::Retry(_))) => {
                 let text = e.to_string();
                 self.counts.fallbacks.fetch_add(1, Ordering::Relaxed);
                 self.places.cpu.device().tap().inspect(|tap| tap.moment(Kind::Fallback, text.clone()));
@@ -422,45 +424,8 @@ impl Engine {
                 });
                 Err(Ok(text))
             }
+            Err((e, Taken::Fail)) => Err(Err(e)),
         }
-    }
-
-    /// The call on a GPU, once more where that may help, each time with fresh copies of the operands.
-    fn tries_on_gpu(
-        &self,
-        gpu: &Arc<Gpu>,
-        planned: &Planned,
-        bound: &Bound<'_>,
-        cancel: Option<&Cancel>,
-    ) -> Result<Computed> {
-        if let Some((code, why)) = planned.unfit.get() {
-            return Err(Error::new(*code, format!("{why} (earlier; not tried again)")).device(&gpu.info.id));
-        }
-        let runner = gpu.runner()?;
-        let once = || {
-            self.trust(&runner, planned)?;
-            let limits = Limits { deadline: self.places.common.deadline, cancel };
-            compute(&runner, planned.op, bound, None, Care::Plain, limits)
-        };
-        let again = |e: Error| {
-            let compiler = e.code() == Code::CompileFailed;
-            let curable = matches!(e.class(), Class::Oom | Class::Transient) || compiler;
-            if !curable || e.code() == Code::Cancelled {
-                return Err(e);
-            }
-            if let (Class::Oom, Some(pool)) = (e.class(), runner.pool()) {
-                pool.trim();
-            }
-            self.counts.retries.fetch_add(1, Ordering::Relaxed);
-            once()
-        };
-        once().or_else(again).inspect_err(|e| {
-            // The same text will not compile the next time either, and finding that out takes longest.
-            if e.code() == Code::CompileFailed {
-                let _ = planned.unfit.set((e.code(), e.detail().to_string()));
-            }
-            gpu.failed(&runner, planned.op, &planned.case, e);
-        })
     }
 
     /// Fails (`ResultWrong`) for a kernel that computes wrong there; its first use is tried before.

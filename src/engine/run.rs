@@ -14,6 +14,7 @@ use crate::kernel::debug::{Report, WORDS};
 use crate::kernel::{self, Arg, Body, Choice};
 use crate::op::{OpDesc, Role};
 
+use super::about::About;
 use super::action::Acting;
 use super::operand::{OperandBuffer, round4, round16};
 use super::pool::{Pool, PoolConfig, Rented};
@@ -190,10 +191,26 @@ impl Runner {
 
     /// The same for a kernel that was chosen already, and with this much room around its operands.
     pub fn prepare_choice(&self, op: &'static OpDesc, case: &Case, choice: Choice, guard: Guard) -> Result<Prepared> {
+        let about = About::of(&choice);
+        let told = about.clone();
+        // They outlive a failure, so that it is told of what was held then.
+        let mut operands = Vec::new();
+        let made = self.make(op, case, choice, guard, about, &mut operands);
+        made.map_err(|e| told.tell(e, &self.device, op, case))
+    }
+
+    fn make(
+        &self,
+        op: &'static OpDesc,
+        case: &Case,
+        choice: Choice,
+        guard: Guard,
+        about: About,
+        operands: &mut Vec<OperandBuffer>,
+    ) -> Result<Prepared> {
         let label = self.device.tap().map(|tap| tap.label(case, choice.kernel.variant));
         let _scope = label.map(Labelled::enter);
         let shapes = (op.shapes)(case)?;
-        let mut operands = Vec::with_capacity(shapes.len());
         for (i, shape) in shapes.iter().enumerate() {
             let dtype = op.operand_dtype(i, case);
             let bytes = host::count(shape)?
@@ -249,7 +266,7 @@ impl Runner {
             launches.push(launch);
         }
         let acting = match choice.kernel.body {
-            Body::Action(action) => Some(Mutex::new(Acting::new(action, &self.device, case, &operands)?)),
+            Body::Action(action) => Some(Mutex::new(Acting::new(action, &self.device, case, operands)?)),
             _ => None,
         };
         Ok(Prepared {
@@ -259,12 +276,12 @@ impl Runner {
             variant: choice.kernel.variant,
             lang: choice.lang,
             reason: choice.reason,
-            operands,
+            operands: std::mem::take(operands),
             scratch,
             settled: AtomicBool::new(true),
             launches,
             report,
-            entries: choice.plan.steps.iter().map(|s| s.entry).collect(),
+            about,
             acting,
             label,
         })
@@ -306,7 +323,7 @@ pub struct Prepared {
     launches: Vec<Launch>,
     /// Where watched kernels note their first violation.
     report: Option<Buffer>,
-    entries: Vec<&'static str>,
+    about: About,
     /// What is done besides the launches.
     acting: Option<Mutex<Acting>>,
     /// What it is called in a trace, if its device is traced.
@@ -355,7 +372,7 @@ impl Prepared {
     }
 
     pub(super) fn named(&self, e: Error) -> Error {
-        e.op(self.op.name).shape(&self.case.shape_text()).device(&self.device.info().id)
+        self.about.tell(e, &self.device, self.op, &self.case)
     }
 
     /// Fills every operand that is only written with 0xFF (NaN, or -1) and all guards, so that an element that a kernel
@@ -525,7 +542,7 @@ impl Prepared {
                 && (!t.dtype.is_float() || (0..t.len()).all(|i| sound(crate::base::Exact::read(t, i).to_f64())))
         });
         match Report::read(&words, finite) {
-            Some(r) => Err(self.named(r.error(&self.entries.join(", ")))),
+            Some(r) => Err(self.named(r.error(&self.about.entries()))),
             None => Ok(()),
         }
     }

@@ -5,6 +5,7 @@ pub mod bench;
 pub mod calibrate;
 pub mod ceilings;
 pub mod devices;
+pub mod explain;
 mod gross;
 pub mod hardware;
 pub mod health;

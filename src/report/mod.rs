@@ -6,6 +6,8 @@ pub mod csv;
 #[cfg(feature = "cli")]
 pub mod devices;
 #[cfg(feature = "cli")]
+pub mod explain;
+#[cfg(feature = "cli")]
 pub mod health;
 pub mod json;
 pub mod junit;

@@ -2,8 +2,8 @@
 
 use gpuctl::base::facts::{Facts, Hardware, Matrix, Minimum, Quirk};
 use gpuctl::base::record::{
-    Analysis, ArrayFile, BenchRecord, CalibratePoint, CalibrateRecord, CeilingRecord, ChangeRecord, Finding,
-    HealthRecord, KernelsRecord, NoiseRecord, Phases, RunRecord, StressRecord, StressSample, SupportRecord,
+    Analysis, ArrayFile, BenchRecord, CalibratePoint, CalibrateRecord, CeilingRecord, ChangeRecord, ExplainRecord,
+    Finding, HealthRecord, KernelsRecord, NoiseRecord, Phases, RunRecord, StressRecord, StressSample, SupportRecord,
     ThresholdRecord, TrialRecord, VerifyRecord, WorkloadCall, WorkloadRecord,
 };
 use gpuctl::base::regret::{RegretDense, RegretPolicy, RegretRecord, RegretShape};
@@ -11,7 +11,8 @@ use gpuctl::base::system::{Cache, System};
 use gpuctl::base::telemetry::{GpuProcess, Link, NotTold, Range, Snapshot, Watched};
 use gpuctl::base::topology::{NumaNode, Pair, Place, Topology};
 use gpuctl::base::{
-    Attr, Attrs, Backend, DType, DeviceClass, DeviceInfo, Feature, Fill, Lang, Library, Status, Subject, Theoretical,
+    ApiStatus, Attr, Attrs, Backend, Code, DType, DeviceClass, DeviceInfo, Error, Feature, Fill, Lang, LaunchShape,
+    Library, MemorySnapshot, Status, Subject, Theoretical,
 };
 use gpuctl::op;
 
@@ -113,6 +114,37 @@ pub(crate) fn subject(status: Status, reason: &str) -> Subject {
         s.variant = "tiled64".into();
     }
     s
+}
+
+/// An error with everything that an error can tell.
+pub(crate) fn error() -> Error {
+    Error::new(Code::CompileFailed, "gemm_f32: clBuildProgram: CL_BUILD_PROGRAM_FAILURE (-11)")
+        .op("gemm")
+        .device("opencl:0")
+        .shape("m64,n64,k64")
+        .dtype(DType::F32)
+        .kernel("tiled64", "gemm_f32")
+        .launch(LaunchShape { groups: [1, 1, 1], group: [16, 16, 1] })
+        .memory(MemorySnapshot { total: Some(1 << 34), free: Some(1 << 33), held: 12, peak: 34, buffers: 1 })
+        .status(ApiStatus { api: "opencl".into(), number: Some(-11), name: "CL_BUILD_PROGRAM_FAILURE".into() })
+        .log("gemm.cl:1: error: synthetic\n1 error")
+}
+
+pub(crate) fn explain(what: &str) -> ExplainRecord {
+    let status = what == "status";
+    ExplainRecord {
+        name: if status { "CL_OUT_OF_RESOURCES" } else { "out-of-resources" }.into(),
+        what: what.into(),
+        api: status.then(|| "opencl".into()),
+        number: status.then_some(-5),
+        code: status.then(|| "out-of-resources".into()),
+        class: Some("oom".into()),
+        severity: Some("error".into()),
+        means: "synthetic".into(),
+        does: "synthetic".into(),
+        next: String::new(),
+        statuses: if status { vec![] } else { vec!["opencl:-5 CL_OUT_OF_RESOURCES".into()] },
+    }
 }
 
 pub(crate) fn analysis() -> Analysis {

@@ -15,6 +15,7 @@ use std::sync::{Arc, OnceLock};
 
 use cudarc::driver::sys::{self, CUresult};
 
+use crate::base::api::Api;
 use crate::base::{Code, Error, Result};
 use crate::device::{Kind, Ledger, Ticket};
 
@@ -102,27 +103,18 @@ pub(super) fn describe(rc: CUresult) -> String {
         // SAFETY: not null, static and ending in NUL.
         Some(unsafe { CStr::from_ptr(p) }.to_string_lossy().into_owned())
     };
-    let name = text(sys::cuGetErrorName).unwrap_or_else(|| format!("{rc:?}"));
+    let known = || Api::Cuda.find(rc as i32).map_or("a status that gpuctl does not know", |r| r.name).to_string();
+    let name = text(sys::cuGetErrorName).unwrap_or_else(known);
     match text(sys::cuGetErrorString) {
         Some(why) => format!("{name} ({}): {why}", rc as u32),
         None => format!("{name} ({})", rc as u32),
     }
 }
 
-/// What a result means; `default` for those that mean what the call was about.
-pub(super) fn code_of(rc: u32, default: Code) -> Code {
-    match rc {
-        2 => Code::OutOfDeviceMemory,
-        // Sticky: every later call on the context gives the same again.
-        214 | 220 | 700 | 702 | 709 | 710 | 714..=719 | 721 => Code::ContextPoisoned,
-        4 | 46 | 802 | 999 => Code::DeviceLost,
-        100 | 101 => Code::NoDevice,
-        34 | 803 | 804 => Code::DriverTooOld,
-        200 | 209 | 218 | 221..=223 | 300 => Code::CompileFailed,
-        217 | 801 => Code::FeatureUnsupported,
-        701 | 720 => Code::LaunchTooLarge,
-        _ => default,
-    }
+/// A failed call as an error, in the driver's own words; `default` is what a failure of the call means in general.
+fn failed(rc: CUresult, what: &str, default: Code) -> Error {
+    let number = rc as i32;
+    Error::new(Api::Cuda.code(number, default), format!("{what}: {}", describe(rc))).status(Api::Cuda.status(number))
 }
 
 /// The result as an error, for calls outside of a context.
@@ -130,7 +122,7 @@ pub(super) fn plain(rc: CUresult, what: &str) -> Result<()> {
     if rc == CUresult::CUDA_SUCCESS {
         return Ok(());
     }
-    Err(Error::new(code_of(rc as u32, Code::Internal), format!("{what}: {}", describe(rc))))
+    Err(failed(rc, what, Code::Internal))
 }
 
 /// A device's primary context, shared with everything else in the process that uses the device (cuBLAS, PyTorch).
@@ -193,13 +185,12 @@ impl Context {
         if rc == CUresult::CUDA_SUCCESS {
             return Ok(());
         }
-        let code = code_of(rc as u32, default);
-        let text = format!("{what}: {}", describe(rc));
-        if matches!(code, Code::ContextPoisoned | Code::DeviceLost) {
+        let e = failed(rc, what, default);
+        if e.code().ends_context() {
             // Only the first is kept: the others follow from it.
-            let _ = self.poison.set(text.clone());
+            let _ = self.poison.set(e.detail().to_string());
         }
-        Err(Error::new(code, text))
+        Err(e)
     }
 
     /// Runs a release with the context current and enters a failure in the ledger; on a poisoned context every
@@ -264,7 +255,8 @@ impl Memory {
         // SAFETY: `host` lives through the call; the context is current.
         let rc = unsafe { sys::cuMemHostAlloc(&raw mut host, bytes, flags) };
         if rc == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
-            return Err(Error::new(Code::OutOfHostMemory, format!("cuMemHostAlloc: {}", describe(rc))));
+            return Err(Error::new(Code::OutOfHostMemory, format!("cuMemHostAlloc: {}", describe(rc)))
+                .status(Api::Cuda.status(rc as i32)));
         }
         ctx.check(rc, "cuMemHostAlloc", Code::Internal)?;
         // From here on dropping releases it.
@@ -441,16 +433,129 @@ mod tests {
         assert_eq!(called, known);
     }
 
+    /// Names of all variants; the compiler fails where the enum has one more.
+    macro_rules! variants {
+        ($($name:ident)*) => {{
+            fn complete(rc: CUresult) {
+                match rc {
+                    CUresult::CUDA_SUCCESS => {}
+                    $(CUresult::$name => {})*
+                }
+            }
+            complete(CUresult::CUDA_SUCCESS);
+            [$((CUresult::$name as i32, stringify!($name))),*]
+        }};
+    }
+
+    /// Each constant of the header of CUDA 12.8 has its row with its name; rows that it lacks are of later headers.
     #[test]
-    fn results_are_sorted_into_codes() {
-        for rc in [214, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719] {
-            assert_eq!(code_of(rc, Code::Internal), Code::ContextPoisoned, "{rc}");
+    fn the_table_is_the_header() {
+        let header = variants! {
+            CUDA_ERROR_INVALID_VALUE
+            CUDA_ERROR_OUT_OF_MEMORY
+            CUDA_ERROR_NOT_INITIALIZED
+            CUDA_ERROR_DEINITIALIZED
+            CUDA_ERROR_PROFILER_DISABLED
+            CUDA_ERROR_PROFILER_NOT_INITIALIZED
+            CUDA_ERROR_PROFILER_ALREADY_STARTED
+            CUDA_ERROR_PROFILER_ALREADY_STOPPED
+            CUDA_ERROR_STUB_LIBRARY
+            CUDA_ERROR_DEVICE_UNAVAILABLE
+            CUDA_ERROR_NO_DEVICE
+            CUDA_ERROR_INVALID_DEVICE
+            CUDA_ERROR_DEVICE_NOT_LICENSED
+            CUDA_ERROR_INVALID_IMAGE
+            CUDA_ERROR_INVALID_CONTEXT
+            CUDA_ERROR_CONTEXT_ALREADY_CURRENT
+            CUDA_ERROR_MAP_FAILED
+            CUDA_ERROR_UNMAP_FAILED
+            CUDA_ERROR_ARRAY_IS_MAPPED
+            CUDA_ERROR_ALREADY_MAPPED
+            CUDA_ERROR_NO_BINARY_FOR_GPU
+            CUDA_ERROR_ALREADY_ACQUIRED
+            CUDA_ERROR_NOT_MAPPED
+            CUDA_ERROR_NOT_MAPPED_AS_ARRAY
+            CUDA_ERROR_NOT_MAPPED_AS_POINTER
+            CUDA_ERROR_ECC_UNCORRECTABLE
+            CUDA_ERROR_UNSUPPORTED_LIMIT
+            CUDA_ERROR_CONTEXT_ALREADY_IN_USE
+            CUDA_ERROR_PEER_ACCESS_UNSUPPORTED
+            CUDA_ERROR_INVALID_PTX
+            CUDA_ERROR_INVALID_GRAPHICS_CONTEXT
+            CUDA_ERROR_NVLINK_UNCORRECTABLE
+            CUDA_ERROR_JIT_COMPILER_NOT_FOUND
+            CUDA_ERROR_UNSUPPORTED_PTX_VERSION
+            CUDA_ERROR_JIT_COMPILATION_DISABLED
+            CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY
+            CUDA_ERROR_UNSUPPORTED_DEVSIDE_SYNC
+            CUDA_ERROR_CONTAINED
+            CUDA_ERROR_INVALID_SOURCE
+            CUDA_ERROR_FILE_NOT_FOUND
+            CUDA_ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND
+            CUDA_ERROR_SHARED_OBJECT_INIT_FAILED
+            CUDA_ERROR_OPERATING_SYSTEM
+            CUDA_ERROR_INVALID_HANDLE
+            CUDA_ERROR_ILLEGAL_STATE
+            CUDA_ERROR_LOSSY_QUERY
+            CUDA_ERROR_NOT_FOUND
+            CUDA_ERROR_NOT_READY
+            CUDA_ERROR_ILLEGAL_ADDRESS
+            CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES
+            CUDA_ERROR_LAUNCH_TIMEOUT
+            CUDA_ERROR_LAUNCH_INCOMPATIBLE_TEXTURING
+            CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED
+            CUDA_ERROR_PEER_ACCESS_NOT_ENABLED
+            CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE
+            CUDA_ERROR_CONTEXT_IS_DESTROYED
+            CUDA_ERROR_ASSERT
+            CUDA_ERROR_TOO_MANY_PEERS
+            CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED
+            CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED
+            CUDA_ERROR_HARDWARE_STACK_ERROR
+            CUDA_ERROR_ILLEGAL_INSTRUCTION
+            CUDA_ERROR_MISALIGNED_ADDRESS
+            CUDA_ERROR_INVALID_ADDRESS_SPACE
+            CUDA_ERROR_INVALID_PC
+            CUDA_ERROR_LAUNCH_FAILED
+            CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE
+            CUDA_ERROR_TENSOR_MEMORY_LEAK
+            CUDA_ERROR_NOT_PERMITTED
+            CUDA_ERROR_NOT_SUPPORTED
+            CUDA_ERROR_SYSTEM_NOT_READY
+            CUDA_ERROR_SYSTEM_DRIVER_MISMATCH
+            CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE
+            CUDA_ERROR_MPS_CONNECTION_FAILED
+            CUDA_ERROR_MPS_RPC_FAILURE
+            CUDA_ERROR_MPS_SERVER_NOT_READY
+            CUDA_ERROR_MPS_MAX_CLIENTS_REACHED
+            CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED
+            CUDA_ERROR_MPS_CLIENT_TERMINATED
+            CUDA_ERROR_CDP_NOT_SUPPORTED
+            CUDA_ERROR_CDP_VERSION_MISMATCH
+            CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+            CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+            CUDA_ERROR_STREAM_CAPTURE_MERGE
+            CUDA_ERROR_STREAM_CAPTURE_UNMATCHED
+            CUDA_ERROR_STREAM_CAPTURE_UNJOINED
+            CUDA_ERROR_STREAM_CAPTURE_ISOLATION
+            CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
+            CUDA_ERROR_CAPTURED_EVENT
+            CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD
+            CUDA_ERROR_TIMEOUT
+            CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE
+            CUDA_ERROR_EXTERNAL_DEVICE
+            CUDA_ERROR_INVALID_CLUSTER_SIZE
+            CUDA_ERROR_FUNCTION_NOT_LOADED
+            CUDA_ERROR_INVALID_RESOURCE_TYPE
+            CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION
+            CUDA_ERROR_KEY_ROTATION
+            CUDA_ERROR_UNKNOWN
+        };
+        for (number, name) in header {
+            assert_eq!(Api::Cuda.find(number).map(|r| r.name), Some(name), "{number}");
         }
-        assert_eq!(code_of(2, Code::Internal), Code::OutOfDeviceMemory);
-        assert_eq!(code_of(999, Code::Internal), Code::DeviceLost);
-        assert_eq!(code_of(46, Code::Internal), Code::DeviceLost);
-        assert_eq!(code_of(222, Code::Internal), Code::CompileFailed);
-        assert_eq!(code_of(1, Code::TransferFailed), Code::TransferFailed);
-        assert_eq!(code_of(1, Code::Internal), Code::Internal);
+        let later = Api::Cuda.rows().iter().filter(|r| !header.iter().any(|h| Some(h.0) == r.number));
+        let later: Vec<_> = later.filter_map(|r| r.number).collect();
+        assert_eq!(later, [36, 47, 227, 917, 918, 919]);
     }
 }

@@ -15,6 +15,7 @@ use std::sync::{Mutex, PoisonError};
 
 use libloading::Library as Dl;
 
+use crate::base::api::Api;
 use crate::base::{Code, DType, Error, Result};
 use crate::device::probe::entries;
 
@@ -276,7 +277,7 @@ impl Nvrtc {
         // SAFETY: both strings end in NUL and live through the call; no headers are given, so their arrays may be null.
         let rc = unsafe { (self.create)(&raw mut raw, source.as_ptr(), file.as_ptr(), 0, ptr::null(), ptr::null()) };
         if rc != 0 {
-            return Err(fail(format!("nvrtcCreateProgram: {}", self.name(rc))));
+            return Err(self.failed("nvrtcCreateProgram", rc));
         }
         let program = Compilation { nvrtc: self, raw };
         let options = [option.as_ptr()];
@@ -285,10 +286,16 @@ impl Nvrtc {
         let log = program.take(self.log).map(text_of).unwrap_or_default();
         if rc != 0 {
             let option = option.to_string_lossy();
-            return Err(fail(format!("{name} ({option}): {}\n{}", self.name(rc), log.trim_end())));
+            return Err(self.failed(&format!("{name} ({option})"), rc).log(log.trim_end()));
         }
         let bytes = program.take(if matches!(target, Target::Cubin(_)) { self.cubin } else { self.ptx })?;
         Ok(Image { bytes, log: log.trim().to_string() })
+    }
+
+    /// A failed call as an error, in the library's own words.
+    fn failed(&self, what: &str, rc: c_int) -> Error {
+        let code = Api::Nvrtc.code(rc, Code::CompileFailed);
+        Error::new(code, format!("{what}: {}", self.name(rc))).status(Api::Nvrtc.status(rc))
     }
 
     fn name(&self, code: c_int) -> String {
@@ -317,7 +324,10 @@ impl Compilation<'_> {
         // SAFETY: the buffer has the size that the library just gave for it.
         let rc = if rc != 0 { rc } else { unsafe { bytes(self.raw, out.as_mut_ptr().cast()) } };
         if rc != 0 || n == 0 {
-            return Err(Error::new(Code::CompileFailed, format!("NVRTC gives no result: {}", self.nvrtc.name(rc))));
+            return Err(match rc {
+                0 => Error::new(Code::CompileFailed, "NVRTC gives an empty result"),
+                rc => self.nvrtc.failed("NVRTC gives no result", rc),
+            });
         }
         Ok(out)
     }
@@ -549,19 +559,7 @@ impl Drop for Handle {
     }
 }
 
-/// The cuBLAS status as an error.
+/// A failed cuBLAS call as an error.
 fn status(what: &str, rc: c_int) -> Result<()> {
-    let (code, name) = match rc {
-        0 => return Ok(()),
-        1 => (Code::LibraryNotFound, "CUBLAS_STATUS_NOT_INITIALIZED"),
-        3 => (Code::OutOfDeviceMemory, "CUBLAS_STATUS_ALLOC_FAILED"),
-        7 => (Code::Internal, "CUBLAS_STATUS_INVALID_VALUE"),
-        8 => (Code::FeatureUnsupported, "CUBLAS_STATUS_ARCH_MISMATCH"),
-        11 => (Code::LaunchFailed, "CUBLAS_STATUS_MAPPING_ERROR"),
-        13 => (Code::LaunchFailed, "CUBLAS_STATUS_EXECUTION_FAILED"),
-        14 => (Code::LaunchFailed, "CUBLAS_STATUS_INTERNAL_ERROR"),
-        15 => (Code::FeatureUnsupported, "CUBLAS_STATUS_NOT_SUPPORTED"),
-        _ => (Code::LaunchFailed, "unknown status"),
-    };
-    Err(Error::new(code, format!("{what}: {name} ({rc})")))
+    if rc == 0 { Ok(()) } else { Err(Api::Cublas.error(what, rc, Code::InvalidCall)) }
 }

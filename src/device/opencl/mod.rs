@@ -66,7 +66,7 @@ impl Shared {
     /// A failed call as an error; remembers a lost device.
     fn fail(&self, call: &str, status: i32, otherwise: Code) -> Error {
         let e = sys::error(call, status, otherwise);
-        if e.code() == Code::DeviceLost {
+        if e.code().ends_context() {
             let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
             lost.get_or_insert_with(|| e.detail().to_string());
         }
@@ -93,7 +93,7 @@ impl OpenclDevice {
     fn open(device: ClId, info: DeviceInfo) -> Result<Self> {
         let ledger = Ledger::new();
         let context = create_context(&[device.0], std::ptr::null(), None, std::ptr::null_mut())
-            .map_err(|s| sys::error("clCreateContext", s, Code::NoDevice))?;
+            .map_err(|s| sys::error("clCreateContext", s, Code::ContextCreate))?;
         Ok(OpenclDevice(Arc::new(Shared {
             info,
             serial: next_serial(),
@@ -115,8 +115,7 @@ impl OpenclDevice {
             .map(|bytes| String::from_utf8_lossy(&bytes).trim_matches(['\0', '\n', ' ']).to_string())
             .unwrap_or_default();
         built.map_err(|status| {
-            let e = s.fail("clBuildProgram", status, Code::CompileFailed);
-            Error::new(e.code(), format!("{entry}: {}: {log}", e.detail())).device(&s.info.id)
+            s.fail(&format!("{entry}: clBuildProgram"), status, Code::CompileFailed).log(log.as_str())
         })?;
         let name = CString::new(entry).map_err(|_| Error::new(Code::Internal, "an entry point's name holds a zero"))?;
         let kernel = create_kernel(program.raw(), &name)

@@ -59,7 +59,7 @@ pub fn probe() -> Probe {
         let where_to = if listing.icds.is_empty() { "in" } else { "that gives it a platform in" };
         let reason = format!(
             "{}: the loader libOpenCL is there but found no driver (ICD) {where_to} {}",
-            Code::NoDevice.name(),
+            Code::NoPlatform.name(),
             listing.place
         );
         probe.absent.push(absence("opencl", reason, INSTALL_DRIVER));

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use wgpu::{ErrorFilter, PollError, PollType, SubmissionIndex};
 
+use crate::base::api::Api;
 use crate::base::{Code, Error, RealClock, Result};
 use crate::device::{Ledger, Waited};
 
@@ -23,7 +24,8 @@ const SLICE: Duration = Duration::from_millis(10);
 /// What the driver told outside of a call: written by callbacks, read by every call.
 #[derive(Debug, Default)]
 pub(super) struct Told {
-    lost: Mutex<Option<String>>,
+    /// Row of the table and the driver's words.
+    lost: Mutex<Option<(&'static str, String)>>,
     late: Mutex<Option<Error>>,
 }
 
@@ -32,11 +34,14 @@ fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Told {
-    fn lose(&self, why: String) {
-        lock(&self.lost).get_or_insert(why);
+    fn lose(&self, row: &'static str, why: String) {
+        lock(&self.lost).get_or_insert((row, why));
     }
     pub(super) fn lost(&self) -> Option<String> {
-        lock(&self.lost).clone()
+        lock(&self.lost).as_ref().map(|l| l.1.clone())
+    }
+    fn loss(&self) -> Option<Error> {
+        lock(&self.lost).as_ref().map(|(row, why)| Api::Wgpu.named_error(row, why.clone(), Code::DeviceLost))
     }
 }
 
@@ -63,8 +68,9 @@ impl Core {
     pub(super) fn new(id: String, device: wgpu::Device, queue: wgpu::Queue, timestamps: bool) -> Self {
         let told = Arc::new(Told::default());
         let heard = Arc::clone(&told);
-        device.set_device_lost_callback(move |reason, message| {
-            heard.lose(if message.is_empty() { format!("{reason:?}") } else { format!("{reason:?}: {message}") });
+        device.set_device_lost_callback(move |why, message| {
+            let text = if message.is_empty() { format!("{why:?}") } else { format!("{why:?}: {}", one_line(&message)) };
+            heard.lose(reason(why), text);
         });
         let heard = Arc::clone(&told);
         // Without a handler wgpu panics.
@@ -99,8 +105,8 @@ impl Core {
 
     /// Fails if the device is lost or an earlier call failed late.
     pub(super) fn usable(&self) -> Result<()> {
-        if let Some(why) = self.told.lost() {
-            return Err(self.fail(Code::DeviceLost, why));
+        if let Some(e) = self.told.loss() {
+            return Err(e.device(&self.id));
         }
         match lock(&self.told.late).take() {
             Some(e) => Err(e.device(&self.id)),
@@ -122,7 +128,7 @@ impl Core {
         }
         match (result, error) {
             (Err(panic), _) => {
-                self.told.lose(format!("wgpu panicked: {}", panic_text(&*panic)));
+                self.told.lose("panic", format!("wgpu panicked: {}", panic_text(&*panic)));
                 Err(self.usable().err().unwrap_or_else(|| self.fail(Code::DeviceLost, "wgpu panicked")))
             }
             (Ok(_), Some(e)) => {
@@ -176,13 +182,16 @@ impl Core {
             Ok(Ok(_)) => Ok(true),
             Ok(Err(PollError::Timeout)) => Ok(false),
             // A submission that never came to be: the device was lost, which the next poll tells, or it is our mistake.
-            Ok(Err(e)) => {
+            Ok(Err(e @ PollError::WrongSubmissionIndex(..))) => {
                 self.pump()?;
-                Err(self.fail(Code::Internal, e.to_string()))
+                let e =
+                    Api::Wgpu.named_error("PollError::WrongSubmissionIndex", one_line(&e.to_string()), Code::Internal);
+                Err(e.device(&self.id))
             }
             Err(panic) => {
-                self.told.lose(format!("poll failed: {}", panic_text(&*panic)));
-                Err(self.fail(Code::DeviceLost, panic_text(&*panic)))
+                let why = panic_text(&*panic);
+                self.told.lose("panic", format!("poll failed: {why}"));
+                Err(self.usable().err().unwrap_or_else(|| self.fail(Code::DeviceLost, why)))
             }
         }
     }
@@ -201,13 +210,32 @@ impl Drop for Core {
     }
 }
 
+/// An error as a row of the table names it. Each match is complete, so that a new kind of error does not compile.
 fn typed(e: &wgpu::Error, code: Code) -> Error {
-    match e {
-        wgpu::Error::OutOfMemory { .. } => Error::new(Code::OutOfDeviceMemory, "the driver gave no memory"),
-        wgpu::Error::Validation { description, .. } | wgpu::Error::Internal { description, .. } => {
-            Error::new(code, one_line(description))
-        }
+    let (name, detail) = match e {
+        wgpu::Error::OutOfMemory { .. } => ("Error::OutOfMemory", "the driver gave no memory".into()),
+        wgpu::Error::Validation { description, .. } => ("Error::Validation", one_line(description)),
+        wgpu::Error::Internal { description, .. } => ("Error::Internal", one_line(description)),
+    };
+    Api::Wgpu.named_error(name, detail, code)
+}
+
+fn reason(r: wgpu::DeviceLostReason) -> &'static str {
+    match r {
+        wgpu::DeviceLostReason::Unknown => "DeviceLostReason::Unknown",
+        wgpu::DeviceLostReason::Destroyed => "DeviceLostReason::Destroyed",
     }
+}
+
+/// The error of an adapter that gives no device.
+pub(super) fn not_given(e: &wgpu::RequestDeviceError) -> Error {
+    let why = format!("the adapter gave no device: {}", one_line(&e.to_string()));
+    Api::Wgpu.named_error("RequestDeviceError", why, Code::ContextCreate)
+}
+
+/// The error of a mapping that failed.
+pub(super) fn not_mapped(row: &str, why: &str) -> Error {
+    Api::Wgpu.named_error(row, format!("the staging buffer could not be mapped: {}", one_line(why)), Code::MapFailed)
 }
 
 /// wgpu's messages are trees over several lines; ours are one line.

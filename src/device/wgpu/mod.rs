@@ -6,6 +6,8 @@
 //! for itself once threads run.
 
 mod core;
+#[cfg(test)]
+mod late_tests;
 mod launch;
 mod pipelines;
 mod program;
@@ -258,8 +260,7 @@ impl WgpuDevice {
             required_limits: adapter.limits(),
             ..Default::default()
         });
-        let (device, queue) = pollster::block_on(request)
-            .map_err(|e| Error::new(Code::NoDevice, format!("the adapter gave no device: {e}")).device(&info.id))?;
+        let (device, queue) = pollster::block_on(request).map_err(|e| core::not_given(&e).device(&info.id))?;
         let timestamps = features.contains(wgpu::Features::TIMESTAMP_QUERY_INSIDE_ENCODERS);
         let core = Arc::new(Core::new(info.id.clone(), device, queue, timestamps));
         Ok(WgpuDevice { info, core })

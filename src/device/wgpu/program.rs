@@ -37,17 +37,18 @@ pub(super) struct RawProgram {
 pub(super) fn build(core: &Core, text: &str, entry: &str, pipelines: Option<&Pipelines>) -> Result<RawProgram> {
     let start = Instant::now();
     core.pump()?;
-    let failed = |why: String| core.fail(Code::CompileFailed, format!("entry {entry}: {}", why.trim()));
-    let module = naga::front::wgsl::parse_str(text).map_err(|e| failed(e.emit_to_string(text)))?;
+    let failed = |why: String| core.fail(Code::CompileFailed, format!("entry {entry}: {why}"));
+    let refused = |log: String| failed("the text is not valid WGSL".into()).log(log.trim());
+    let module = naga::front::wgsl::parse_str(text).map_err(|e| refused(e.emit_to_string(text)))?;
     let info = Validator::new(ValidationFlags::all(), Capabilities::all())
         .validate(&module)
-        .map_err(|e| failed(e.emit_to_string(text)))?;
+        .map_err(|e| refused(e.emit_to_string(text)))?;
     let found = module
         .entry_points
         .iter()
         .enumerate()
         .find(|(_, e)| e.name == entry && e.stage == naga::ShaderStage::Compute)
-        .ok_or_else(|| failed("the text has no such compute entry point".into()))?;
+        .ok_or_else(|| core.fail(Code::EntryNotFound, format!("the text has no such compute entry point: {entry}")))?;
     let uses = info.get_entry_point(found.0);
     let mut bindings = Vec::new();
     for (handle, var) in module.global_variables.iter() {

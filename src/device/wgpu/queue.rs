@@ -15,7 +15,7 @@ use crate::base::{Clock, Code, Result};
 use crate::device::{Buffer, DEADLINE, Kind, Launch, Mark, Queue, Span, Ticket, Waited};
 use crate::kernel::Param;
 
-use super::core::Core;
+use super::core::{Core, not_mapped};
 use super::launch::{checked, encode_params};
 use super::program::{Access, RawProgram, build};
 
@@ -307,12 +307,13 @@ impl WgpuQueue {
         }
         if !self.arrived(&told)? {
             self.core.pump()?;
-            return Err(self.core.fail(Code::TransferFailed, "the staging buffer could not be mapped"));
+            let e = wgpu::BufferAsyncError;
+            return Err(not_mapped("BufferAsyncError", &e.to_string()).device(&self.core.id));
         }
         let view = self.core.guarded(Code::TransferFailed, || staging.buffer.get_mapped_range(..bytes))?;
         match view {
             Ok(view) => out.copy_from_slice(&view[..out.len()]),
-            Err(e) => return Err(self.core.fail(Code::TransferFailed, e.to_string())),
+            Err(e) => return Err(not_mapped("MapRangeError", &e.to_string()).device(&self.core.id)),
         }
         staging.buffer.unmap();
         self.staging = Some(staging);

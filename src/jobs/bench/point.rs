@@ -362,6 +362,7 @@ impl<'a> Bench<'a> {
                 (Err(e), _) => {
                     row.subject.status = Status::Failed;
                     row.subject.reason = e.to_string();
+                    row.subject.error = Some(Box::new(e.into()));
                 }
                 (Ok(got), Some(want)) if !is_cpu => {
                     if let Some(why) = grossly_different(got, want) {
@@ -456,6 +457,7 @@ fn refused(mut row: BenchRecord, e: &Error) -> BenchRecord {
         _ => Status::Failed,
     };
     row.subject.reason = e.to_string();
+    row.subject.error = Some(Box::new(e.into()));
     row
 }
 

@@ -22,7 +22,7 @@ enum Answer {
     /// The rows of all devices, with all samples, and what became of the process's programs so far.
     Rows(Vec<Measured>, Vec<KernelsRecord>),
     /// The point cannot be measured on any device, or it was interrupted before there was a row.
-    Error(Told),
+    Error(Box<Told>),
 }
 
 /// The worker: reads numbers of points, one a line, and answers each with a line. Ends with its input, or where its output
@@ -43,7 +43,7 @@ pub fn worker(
         let point = point.ok_or_else(|| Error::new(Code::BadArgument, format!("'{line}' is no point")))?;
         Ok(match bench.point(point, cancel) {
             Ok(rows) => Answer::Rows(rows, bench.kernels()),
-            Err(e) => Answer::Error(Told::from(&e)),
+            Err(e) => Answer::Error(Box::new(Told::from(&e))),
         })
     })
 }

@@ -272,13 +272,7 @@ fn list(cfg: &StressConfig, spawn: &dyn Spawn, cancel: &Cancel) -> Result<(Vec<D
     loop {
         match lines.recv_timeout(Duration::from_millis(50)) {
             Ok(Line::Devices { devices, absent }) => return Ok((devices, absent)),
-            Ok(Line::Refused { code, text }) => {
-                let code = Code::ALL.iter().copied().find(|c| c.name() == code).unwrap_or(Code::Internal);
-                // The text is a whole error already: its name and next step are printed again by the new one.
-                let text = text.strip_prefix(&format!("{}: ", code.name())).unwrap_or(&text);
-                let text = text.strip_suffix(&format!(" (next: {})", code.row().next)).unwrap_or(text);
-                return Err(Error::new(code, text));
-            }
+            Ok(Line::Refused(told)) => return Err(told.error()),
             Ok(_) => {}
             Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => {
                 let how = ending(child.as_mut());

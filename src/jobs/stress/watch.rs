@@ -127,7 +127,7 @@ impl Told<'_> {
                 self.now.errors += release_errors.len() as u64;
                 self.record.findings.extend(release_errors.into_iter().map(|e| format!("on release: {e}")));
             }
-            Line::Devices { .. } | Line::Stalled { .. } | Line::Refused { .. } => {}
+            Line::Devices { .. } | Line::Stalled { .. } | Line::Refused(_) => {}
         }
     }
 
@@ -298,7 +298,7 @@ fn attempt(
                 child.kill();
                 return End::Hang(format!("no progress for {seconds:.1} s in: {doing}"));
             }
-            Ok(Line::Refused { text, .. }) => return End::Refused(text),
+            Ok(Line::Refused(told)) => return End::Refused(told.error().to_string()),
             Ok(line) => {
                 heard = Instant::now();
                 finished |= matches!(line, Line::Finished { .. });

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::base::record::StressSample;
 use crate::base::stats::{quantile, sorted};
-use crate::base::{Absence, Cancel, Code, DeviceInfo, Env, Error, Result, os};
+use crate::base::{Absence, Cancel, Code, DeviceInfo, Env, Error, Result, Told, os};
 use crate::device::cpu::Pin;
 use crate::device::faulty::{FaultPlan, Faulty};
 use crate::device::probe::{CpuConfig, Select, open};
@@ -111,12 +111,7 @@ pub enum Line {
         release_errors: Vec<String>,
     },
     /// The worker cannot do the task.
-    Refused {
-        /// Code of the error.
-        code: String,
-        /// The error in words.
-        text: String,
-    },
+    Refused(Told),
 }
 
 /// Runs a task in a worker process: the hidden subcommand `stress-worker`. `task` is the JSON of a [`Task`], `out` the
@@ -146,15 +141,15 @@ pub fn run_task(task: &str, out: &mut (dyn Write + Send), env: &Env, stop: Cance
     // Workers of the CPU device stay unpinned: a soak shares the machine with others.
     let rig = match open(&select, env, CpuConfig { threads: 0, pin: Pin::Free }) {
         Ok(rig) => rig,
-        Err(e) => return say(out, &Line::Refused { code: e.code().name().into(), text: e.to_string() }),
+        Err(e) => return say(out, &Line::Refused((&e).into())),
     };
     let Some(phase) = task.phase else {
         let devices = rig.devices.iter().map(|d| d.info().clone()).collect();
         return say(out, &Line::Devices { devices, absent: rig.absent });
     };
     let Some(device) = rig.devices.into_iter().next() else {
-        let text = "the selection holds no device".to_string();
-        return say(out, &Line::Refused { code: Code::DeviceMissing.name().into(), text });
+        let e = Error::new(Code::DeviceMissing, "the selection holds no device");
+        return say(out, &Line::Refused((&e).into()));
     };
     run_phase(device, &phase, KernelCache::of(env).read_only(), out, stop)
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::base::record::{Status, Subject, VerifyRecord};
-use crate::base::{Case, Class, Code, Error, HostTensor, Lang, Result};
+use crate::base::{Case, Class, Code, Error, HostTensor, Lang, Result, Told};
 use crate::device::probe::Rig;
 use crate::device::{DEADLINE, Device};
 use crate::engine::{Guard, Prepared, Runner};
@@ -43,7 +43,13 @@ pub(super) struct Station {
 }
 
 /// How a run ended before there was something to judge.
-struct Stop(Status, String);
+struct Stop(Status, String, Option<Box<Told>>);
+
+impl Stop {
+    fn new(status: Status, why: String) -> Self {
+        Stop(status, why, None)
+    }
+}
 
 impl From<Error> for Stop {
     fn from(e: Error) -> Self {
@@ -53,7 +59,7 @@ impl From<Error> for Stop {
             Class::Oom => Status::Skipped,
             _ => Status::Failed,
         };
-        Stop(status, e.to_string())
+        Stop(status, e.to_string(), Some(Box::new((&e).into())))
     }
 }
 
@@ -86,21 +92,22 @@ impl Station {
         for variant in self.variants(cfg, op) {
             let mut r = self.blank(cfg, op, case, variant.as_deref());
             let outcome = match (answer, &self.lost) {
-                (_, Some(why)) => Err(Stop(Status::Skipped, format!("the device was lost: {why}"))),
+                (_, Some(why)) => Err(Stop::new(Status::Skipped, format!("the device was lost: {why}"))),
                 (Err(why), None) => {
                     // What the device's API does not hold is no skip.
                     let choice = self.choose(op, case, variant.as_deref());
-                    choice.and_then(|_| Err(Stop(Status::Skipped, why.clone())))
+                    choice.and_then(|_| Err(Stop::new(Status::Skipped, why.clone())))
                 }
                 (Ok(answered), None) => self.judge(cfg, op, case, variant.as_deref(), answered, &mut r),
             };
-            if let Err(Stop(mut status, mut reason)) = outcome {
+            if let Err(Stop(mut status, mut reason, error)) = outcome {
                 if cfg.require_big && big::is(op, case) && status != Status::Failed {
                     status = Status::Failed;
                     reason = format!("did not run, and --require big asks for it: {reason}");
                 }
                 r.subject.status = status;
                 r.subject.reason = reason;
+                r.subject.error = error;
             }
             // What is wrong may be what was kept: the next try builds the text.
             if r.subject.status == Status::Failed && cfg.mutant.is_none() {
@@ -170,7 +177,7 @@ impl Station {
         let info = self.runner.device().info();
         kernel::choose(op.kernels, case, info, variant).map_err(|e| match e.code() {
             // The op has the variant, but not in a language of this device.
-            Code::BadArgument => Stop(Status::Unsupported, e.to_string()),
+            Code::BadArgument => Stop::new(Status::Unsupported, e.to_string()),
             _ => Stop::from(e),
         })
     }
@@ -188,7 +195,7 @@ impl Station {
         let choice = self.choose(op, case, variant)?;
         r.subject.variant = choice.kernel.variant.to_string();
         if let Some(why) = big::lacks(op, case, self.runner.device().info()) {
-            return Err(Stop(Status::Skipped, why));
+            return Err(Stop::new(Status::Skipped, why));
         }
         let bounds = bounds(op, case, choice.lang)?;
         r.tolerance = bounds.iter().map(|b| b.words.as_str()).collect::<Vec<_>>().join(" | ");
@@ -213,7 +220,7 @@ impl Station {
             .and_then(|cpu| runs[0].iter().zip(cpu).filter_map(|(a, b)| compare::distance(a, b)).reduce(f64::max));
         let outputs: Vec<_> = op.operands.iter().filter(|o| o.role != Role::In).collect();
         if oracle.answers.len() != outputs.len() || runs[0].len() != outputs.len() {
-            return Err(Stop(Status::Failed, format!("the oracle has {} outputs", oracle.answers.len())));
+            return Err(Stop::new(Status::Failed, format!("the oracle has {} outputs", oracle.answers.len())));
         }
         let mut complaints = Vec::new();
         let mut fired: Vec<Detector> = Vec::new();
@@ -310,8 +317,9 @@ impl Station {
 
 /// The bounds of all outputs, or that there is none.
 fn bounds(op: &OpDesc, case: &Case, lang: Lang) -> Result<Vec<Bound>, Stop> {
-    let none =
-        || Stop(Status::Unsupported, format!("no published limit for {} in {lang:?} with {}", op.name, case.dtype));
+    let none = || {
+        Stop::new(Status::Unsupported, format!("no published limit for {} in {lang:?} with {}", op.name, case.dtype))
+    };
     op.bounds(case, lang).ok_or_else(none)
 }
 
