@@ -41,7 +41,7 @@ const MOST: usize = 2 * crate::device::tap::KEPT;
 
 impl Engine {
     /// What this engine's devices have done so far: every allocation, build, copy, launch and wait, and what the engine decided.
-    /// `None` if it was built without [`super::EngineBuilder::trace`]. [`write`] spells it for viewers.
+    /// `None` if it was built without [`super::EngineBuilder::trace`]. [`write()`] spells it for viewers.
     pub fn trace(&self) -> Option<Trace> {
         self.tracer.as_ref().map(|t| t.trace())
     }
