@@ -10,7 +10,7 @@ mod validate;
 use std::process::Command;
 
 use gpuctl::base::record::{
-    CeilingRecord, HealthRecord, Host, NoiseRecord, SCHEMA, StressRecord, TrialRecord, WorkloadRecord,
+    AblateRecord, CeilingRecord, HealthRecord, Host, NoiseRecord, SCHEMA, StressRecord, TrialRecord, WorkloadRecord,
 };
 use gpuctl::base::telemetry::Watched;
 use gpuctl::base::{Absence, Backend, DType, Document, HostTensor, Record, Status, npy};
@@ -18,8 +18,8 @@ use gpuctl::op;
 use serde_json::{Value, json};
 
 use made::{
-    bench, calibrate, ceiling, change, device, error, explain, hardware, health, kernels, noise, regret, run, stress,
-    support, system, threshold, topology, trial, verify, watched, workload,
+    ablate, bench, calibrate, ceiling, change, device, error, explain, hardware, health, kernels, noise, regret, run,
+    stress, support, system, threshold, topology, trial, verify, watched, workload,
 };
 use validate::validate;
 
@@ -76,6 +76,8 @@ fn every_kind() -> Vec<Record> {
         Record::Ceiling(Box::new(ceiling(Status::Ok, ""))),
         Record::Ceiling(Box::new(ceiling(Status::Unsupported, "no pinned memory"))),
         Record::Noise(Box::new(noise(""))),
+        Record::Ablate(Box::new(ablate(Status::Ok, ""))),
+        Record::Ablate(Box::new(ablate(Status::Unsupported, "no pinned memory"))),
         Record::Kernels(Box::new(kernels("on", 3))),
         Record::Kernels(Box::new(kernels("off", 0))),
         Record::Health(Box::new(health("healthy"))),
@@ -151,6 +153,8 @@ fn contradictions_are_found() {
         (Record::Ceiling(Box::new(ceiling(Status::Skipped, ""))), "reason"),
         (Record::Ceiling(Box::new(CeilingRecord { value: None, ..ceiling(Status::Ok, "") })), "value"),
         (Record::Noise(Box::new(NoiseRecord { sound: false, ..noise("") })), "reason"),
+        (Record::Ablate(Box::new(ablate(Status::Failed, ""))), "reason"),
+        (Record::Ablate(Box::new(AblateRecord { gain: None, ..ablate(Status::Ok, "") })), "gain"),
         (Record::Hardware(Box::new(hardware(&[], &[]))), "notes"),
         (Record::Topology(Box::new(topology("a wire"))), "a wire"),
         (Record::Health(Box::new(health("fine"))), "fine"),

@@ -1,5 +1,6 @@
 //! Ground floor: types without dependencies on the rest of the crate.
 
+mod ablate;
 mod analysis;
 pub mod api;
 pub mod attr;

@@ -13,6 +13,7 @@ use super::regret::RegretRecord;
 use super::system::System;
 use super::telemetry::Watched;
 
+pub use super::ablate::AblateRecord;
 pub use super::analysis::{Analysis, CeilingRecord, NoiseRecord};
 pub use super::call::{ArrayFile, RunRecord};
 pub use super::explain::ExplainRecord;
@@ -525,6 +526,8 @@ pub enum Record {
     Ceiling(Box<CeilingRecord>),
     /// What the sampler finds where nothing is to be found.
     Noise(Box<NoiseRecord>),
+    /// A row of `bench --suite ablate`.
+    Ablate(Box<AblateRecord>),
     /// What became of a device's programs.
     Kernels(Box<KernelsRecord>),
     /// A card of `devices --health`, or the host.

@@ -201,9 +201,15 @@ pub(super) struct CalibrateWorker {
 
 #[derive(Debug, Args)]
 pub(super) struct Bench {
-    /// Ops, separated by commas, or `all`
-    #[arg(long, value_name = "A,B|all", default_value = "gemm")]
-    pub(super) op: String,
+    /// Ops, separated by commas, or `all` [default: gemm]
+    #[arg(long, value_name = "A,B|all")]
+    pub(super) op: Option<String>,
+    /// A suite instead of ops: ablate (what the engine's pool, kernel cache, page-locked copies and thresholds are worth)
+    #[arg(long, value_name = "NAME", value_parser = ["ablate"], conflicts_with_all = [
+        "shape", "attr", "dtype", "residency", "cache", "variant", "cpu_variant", "processes", "baseline", "csv", "markdown",
+        "plot",
+    ])]
+    pub(super) suite: Option<String>,
     /// Sizes in the op's unit: 128..4096 doubles, 128..4096:128 steps, 128..4096x1.5 multiplies, 64,256 lists
     #[arg(long, value_name = "SIZES", conflicts_with = "shape")]
     pub(super) sizes: Option<String>,

@@ -38,7 +38,7 @@ impl Ctx<'_> {
             return Err(Error::new(Code::BadArgument, format!("--processes {}: expected 1 to 64", a.processes)));
         }
         Ok(bench::BenchConfig {
-            ops: ops(&a.op)?,
+            ops: ops(a.op.as_deref().unwrap_or("gemm"))?,
             sizes: a.sizes.as_deref().map(parse_sizes).transpose()?,
             shape: a.shape.as_deref().map(parse_shape).transpose()?,
             attrs: a.attr.clone(),
@@ -65,6 +65,9 @@ impl Ctx<'_> {
     }
 
     pub(super) fn bench(&self, a: &args::Bench) -> Result<u8> {
+        if a.suite.is_some() {
+            return self.ablate(a);
+        }
         check_plot(a.plot.as_deref())?;
         // A bad request is refused before any device is opened.
         Self::bench_config(a, Ceilings::default())?;

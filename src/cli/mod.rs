@@ -3,6 +3,7 @@
 //! stdout carries data (tables, JSON, TOML, CSV), stderr carries talk. Exit codes: 0 pass, 1 a finding, 2 usage or bad
 //! input, 3 a required device is missing, 4 inconclusive, 5 internal error or crashed worker, 130 interrupted.
 
+mod ablate;
 mod args;
 mod bench;
 mod calibrate;

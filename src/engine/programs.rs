@@ -89,6 +89,13 @@ impl Runner {
         Ok(())
     }
 
+    /// Forgets all programs that it has built: the next call of each builds it again.
+    pub fn forget(&self) {
+        let made = std::mem::take(&mut *lock(&self.programs.made));
+        // Released outside of the lock.
+        drop(made);
+    }
+
     /// The error of a call whose kernel computes wrong. The next process shall see what its compiler makes.
     pub(super) fn refused(&self, fault: &Fault, op: &'static OpDesc, case: &Case) -> Error {
         self.distrust(op, case, None).err().unwrap_or_else(|| fault.error(self.device.info()))
@@ -128,6 +135,13 @@ impl Engine {
     /// What became of the programs of each device that was opened, the CPU's first.
     pub fn kernels(&self) -> Vec<KernelsRecord> {
         std::iter::once(self.places.cpu.kernels()).chain(self.places.told()).collect()
+    }
+
+    /// Forgets all programs of all devices ([`Runner::forget`]).
+    pub fn forget_kernels(&self) {
+        self.places.cpu.forget();
+        let gpus = self.places.gpus.get();
+        gpus.iter().flat_map(|g| &g.all).filter_map(|g| g.at_hand()).for_each(|r| r.forget());
     }
 
     /// Builds what these cases need where they would run, and runs nothing: the first call is then as fast as the next. Gives

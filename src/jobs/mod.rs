@@ -1,6 +1,7 @@
 //! What the subcommands do. A job takes a configuration and a rig, puts records into a sink, and returns a summary;
 //! it prints nothing and reads no environment.
 
+pub mod ablate;
 pub mod bench;
 pub mod calibrate;
 pub mod ceilings;

@@ -1,5 +1,6 @@
 //! Records as text, JSON, CSV, Markdown and charts. Everything is a pure function to a string; writing it is `cli`'s.
 
+pub mod ablate;
 #[cfg(feature = "cli")]
 pub mod ceilings;
 pub mod csv;

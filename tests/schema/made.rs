@@ -2,9 +2,9 @@
 
 use gpuctl::base::facts::{Facts, Hardware, Matrix, Minimum, Quirk};
 use gpuctl::base::record::{
-    Analysis, ArrayFile, BenchRecord, CalibratePoint, CalibrateRecord, CeilingRecord, ChangeRecord, ExplainRecord,
-    Finding, HealthRecord, KernelsRecord, NoiseRecord, Phases, RunRecord, StressRecord, StressSample, SupportRecord,
-    ThresholdRecord, TrialRecord, VerifyRecord, WorkloadCall, WorkloadRecord,
+    AblateRecord, Analysis, ArrayFile, BenchRecord, CalibratePoint, CalibrateRecord, CeilingRecord, ChangeRecord,
+    ExplainRecord, Finding, HealthRecord, KernelsRecord, NoiseRecord, Phases, RunRecord, StressRecord, StressSample,
+    SupportRecord, ThresholdRecord, TrialRecord, VerifyRecord, WorkloadCall, WorkloadRecord,
 };
 use gpuctl::base::regret::{RegretDense, RegretPolicy, RegretRecord, RegretShape};
 use gpuctl::base::system::{Cache, System};
@@ -423,6 +423,23 @@ pub(crate) fn ceiling(status: Status, reason: &str) -> CeilingRecord {
         variant: "chains".into(),
         status,
         reason: reason.into(),
+    }
+}
+
+pub(crate) fn ablate(status: Status, reason: &str) -> AblateRecord {
+    let of = |v: f64| (status == Status::Ok).then_some(v);
+    AblateRecord {
+        without: "no-pool".into(),
+        device: "opencl:0".into(),
+        uid: "synthetic".into(),
+        calls: "relu/f32/n1000".into(),
+        status,
+        reason: reason.into(),
+        with_s: of(1e-4),
+        without_s: of(2e-4),
+        gain: of(2.0),
+        gain_ci: (status == Status::Ok).then_some([1.9, 2.1]),
+        pairs: if status == Status::Ok { 32 } else { 0 },
     }
 }
 

@@ -1,0 +1,32 @@
+//! What a part of the engine is worth.
+
+use serde::{Deserialize, Serialize};
+
+use super::record::Status;
+
+/// The same calls with a part of the engine and without it, measured in turns.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AblateRecord {
+    /// What was left out: `no-pool`, `no-kernel-cache`, `pageable`, `no-threshold`.
+    pub without: String,
+    /// Device id.
+    pub device: String,
+    /// Device uid.
+    pub uid: String,
+    /// The calls: a case's name without its data, or how many calls of a mix.
+    pub calls: String,
+    /// Whether it was measured.
+    pub status: Status,
+    /// Why not, where it was not.
+    pub reason: String,
+    /// Median seconds of a call with everything.
+    pub with_s: Option<f64>,
+    /// Median seconds of a call without the part.
+    pub without_s: Option<f64>,
+    /// The second over the first: above 1 the part is worth having.
+    pub gain: Option<f64>,
+    /// 95 % interval of it, from pairs of samples of this one process.
+    pub gain_ci: Option<[f64; 2]>,
+    /// Pairs of samples.
+    pub pairs: u64,
+}
