@@ -18,11 +18,15 @@ fn rows(records: &[Record]) -> Vec<&AblateRecord> {
 }
 
 fn on(device: &str, ops: &[&str], sizes: &[u64], env: Env) -> Vec<Record> {
+    within(0.3, device, ops, sizes, env)
+}
+
+fn within(budget_s: f64, device: &str, ops: &[&str], sizes: &[u64], env: Env) -> Vec<Record> {
     let rig = open(&Select::parse(device).unwrap(), &env, CpuConfig { threads: 1, pin: Pin::Free }).unwrap();
     let cfg = AblateConfig {
         ops: ops.iter().map(|o| op::find(o).unwrap()).collect(),
         sizes: Some(sizes.to_vec()),
-        budget_s: 0.3,
+        budget_s,
         env,
     };
     let mut sink = Collect::default();
@@ -64,6 +68,16 @@ fn a_threshold_is_worth_what_it_saves() {
     // The same calls on the same device, both times.
     assert!((nothing.gain.unwrap() - 1.0).abs() < 0.05, "{nothing:?}");
     assert_eq!(rows(&all).len(), 2 * 3 + 1);
+}
+
+/// One pair has no interval.
+#[test]
+fn too_few_pairs_are_no_result() {
+    // Of the simulated machine's time.
+    let records = within(1e-9, "cpu,sim:textbook", &["relu"], &[1000], Env::default());
+    let row = rows(&records).into_iter().find(|r| r.without == "no-pool").unwrap();
+    assert_eq!((row.status, row.gain, row.pairs), (Status::Skipped, None, 0), "{row:?}");
+    assert!(row.reason.contains("--budget"), "{row:?}");
 }
 
 fn gpuctl(args: &[&str]) -> Output {

@@ -23,6 +23,9 @@ pub const PARTS: [(&str, &str); 4] = [
     ("no-threshold", "every call of a mix of sizes runs on the device, instead of where the profile says"),
 ];
 
+/// Pairs of samples that an interval needs at least.
+const FEWEST: usize = 5;
+
 /// What to measure.
 #[derive(Clone, Debug)]
 pub struct AblateConfig {
@@ -170,6 +173,11 @@ fn row(part: &str, device: &dyn Device, calls: String, measured: Result<[Vec<f64
         pairs: 0,
     };
     match measured {
+        Ok([with, without]) if with.len() < FEWEST => {
+            row.status = Status::Skipped;
+            let call = crate::base::units::seconds(stats::median(&with) + stats::median(&without));
+            row.reason = format!("a pair takes {call}: fewer than {FEWEST} pairs within the budget (--budget)");
+        }
         Ok([with, without]) => {
             let medians = (stats::median(&with), stats::median(&without));
             row.with_s = Some(medians.0);
