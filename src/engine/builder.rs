@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
 use std::time::Duration;
 
-use crate::base::{Env, Error, Result, os};
+use crate::base::{Env, Error, Result, Told, os};
 use crate::device::cpu::{CpuDevice, Pin};
 use crate::device::probe::{self, CpuConfig, Found, Select};
 use crate::device::{DEADLINE, Device, tap};
@@ -274,6 +274,26 @@ impl EngineBuilder {
             tracer: self.tracer,
             hooks: self.hooks,
         })
+    }
+}
+
+impl Engine {
+    /// The one engine of a program that wants no more than one: [`Engine::auto`] at the first call, the same ever after. A
+    /// failure is kept as well: what is wrong with a profile does not change while the program runs.
+    ///
+    /// ```
+    /// # fn main() -> gpuctl::base::Result<()> {
+    /// use gpuctl::engine::Engine;
+    /// assert!(std::sync::Arc::ptr_eq(Engine::global()?, Engine::global()?));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// Errors: those of [`EngineBuilder::build`].
+    pub fn global() -> Result<&'static Arc<Engine>> {
+        static GLOBAL: OnceLock<std::result::Result<Arc<Engine>, Told>> = OnceLock::new();
+        let made = GLOBAL.get_or_init(|| Engine::auto().map(Arc::new).map_err(|e| Told::from(&e)));
+        made.as_ref().map_err(|told| told.clone().error())
     }
 }
 

@@ -1,4 +1,5 @@
-//! Allocate, fill, spot-check, free, in random order and sizes; at every lull the ledger must be where it was.
+//! Allocate, fill, spot-check, free, in random order and sizes, every other time through a pool; at every lull the ledger must
+//! be where it was.
 
 use std::collections::HashSet;
 use std::time::Instant;
@@ -6,6 +7,7 @@ use std::time::Instant;
 use crate::base::Result;
 use crate::base::rng::Philox;
 use crate::device::{Buffer, MemoryKind, Queue};
+use crate::engine::{Pool, PoolConfig, Rented};
 
 use super::Ctx;
 
@@ -20,7 +22,7 @@ const LULL: u64 = 256;
 const SPOT: u64 = 64;
 
 struct Held {
-    buffer: Buffer,
+    buffer: Rented,
     mark: u64,
 }
 
@@ -30,6 +32,7 @@ pub(super) fn run(ctx: &Ctx<'_>) -> Result<()> {
     }
     let runner = ctx.runner();
     let mut lease = runner.lease()?;
+    let pool = Pool::new(ctx.device.clone(), PoolConfig::default());
     let rng = Philox::new(ctx.seed);
     let mut held: Vec<Held> = Vec::new();
     let mut held_bytes = 0u64;
@@ -47,8 +50,12 @@ pub(super) fn run(ctx: &Ctx<'_>) -> Result<()> {
         }
         let q = lease.queue()?;
         let done = (|| -> Result<u64> {
-            let buffer = ctx.device.alloc(bytes, MemoryKind::Device)?;
-            put(q, &buffer, cycle)?;
+            let mut buffer = match cycle % 2 {
+                0 => ctx.device.alloc(bytes, MemoryKind::Device)?.into(),
+                _ => pool.rent(bytes)?,
+            };
+            // Work that uses it may be under way after a failure.
+            put(q, &buffer, cycle).inspect_err(|_| buffer.discard())?;
             if cycle.is_multiple_of(16) {
                 q.finish(ctx.deadline())?;
             }
@@ -59,7 +66,7 @@ pub(super) fn run(ctx: &Ctx<'_>) -> Result<()> {
                 let pick = (rng.u64(1, cycle + checked) % held.len() as u64) as usize;
                 let old = held.swap_remove(pick);
                 held_bytes -= old.buffer.bytes();
-                checked += look(ctx, q, &old)?;
+                checked += last_look(ctx, q, old)?;
             }
             Ok(checked)
         })();
@@ -80,12 +87,13 @@ pub(super) fn run(ctx: &Ctx<'_>) -> Result<()> {
             let q = lease.queue()?;
             held_bytes = 0;
             for old in std::mem::take(&mut held) {
-                if let Err(e) = look(ctx, q, &old)
+                if let Err(e) = last_look(ctx, q, old)
                     && !ctx.meter.failed(&e)
                 {
                     return Err(e);
                 }
             }
+            pool.trim();
             let now = ctx.device.ledger().state();
             ctx.meter.quiet(now);
             if now.buffers > baseline.buffers {
@@ -96,12 +104,16 @@ pub(super) fn run(ctx: &Ctx<'_>) -> Result<()> {
     }
     let q = lease.queue()?;
     for old in held.drain(..) {
-        if let Err(e) = look(ctx, q, &old)
+        if let Err(e) = last_look(ctx, q, old)
             && !ctx.meter.failed(&e)
         {
             return Err(e);
         }
     }
+    let pooled = pool.stats();
+    ctx.meter.count("pool_hits", pooled.hits);
+    ctx.meter.count("pool_misses", pooled.misses);
+    ctx.meter.count("pool_peak_bytes", pooled.peak_bytes);
     ctx.meter.count("distinct_sizes", sizes.len() as u64);
     Ok(())
 }
@@ -126,6 +138,11 @@ fn put(q: &mut dyn Queue, buffer: &Buffer, mark: u64) -> Result<()> {
         q.write(buffer, 0, &mark.to_le_bytes())?;
     }
     Ok(())
+}
+
+/// [`look`] at a buffer that then goes back: its reads have waited for all work that uses it, unless they failed.
+fn last_look(ctx: &Ctx<'_>, q: &mut dyn Queue, mut held: Held) -> Result<u64> {
+    look(ctx, q, &held).inspect_err(|_| held.buffer.discard())
 }
 
 /// Reads front, middle and end back and compares; returns the bytes compared.

@@ -47,7 +47,7 @@ pub static SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "alloc-cycle",
-        doc: "Allocate, fill, spot-check and free buffers of random sizes; the ledger must return to its baseline.",
+        doc: "Allocate, fill, spot-check and free buffers of random sizes, raw and pooled; the ledger must return to its baseline.",
         floor: |seconds, _| (100.0 * seconds) as u64 + 100,
         lanes: |_| 1,
         run: alloc::run,
