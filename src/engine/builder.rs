@@ -291,9 +291,9 @@ impl Engine {
     ///
     /// Errors: those of [`EngineBuilder::build`].
     pub fn global() -> Result<&'static Arc<Engine>> {
-        static GLOBAL: OnceLock<std::result::Result<Arc<Engine>, Told>> = OnceLock::new();
-        let made = GLOBAL.get_or_init(|| Engine::auto().map(Arc::new).map_err(|e| Told::from(&e)));
-        made.as_ref().map_err(|told| told.clone().error())
+        static GLOBAL: OnceLock<std::result::Result<Arc<Engine>, Box<Told>>> = OnceLock::new();
+        let made = GLOBAL.get_or_init(|| Engine::auto().map(Arc::new).map_err(|e| Box::new(Told::from(&e))));
+        made.as_ref().map_err(|told| Told::clone(told).error())
     }
 }
 
