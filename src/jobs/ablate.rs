@@ -226,10 +226,13 @@ impl<'a> Lab<'a> {
     /// Samples of both, taken in turns: seconds of a call with the part, and without it.
     fn pairs(
         &self,
-        with: impl FnMut() -> Result<()>,
-        without: impl FnMut() -> Result<()>,
+        mut with: impl FnMut() -> Result<()>,
+        mut without: impl FnMut() -> Result<()>,
         cancel: &Cancel,
     ) -> Result<[Vec<f64>; 2]> {
+        // Kernels are built first, at nobody's expense.
+        with()?;
+        without()?;
         let rule = StopRule { spread: 0.01, ..StopRule::with_budget(self.cfg.budget_s) };
         let mut with = Timed { call: with, clock: Arc::clone(&self.clock) };
         let mut without = Timed { call: without, clock: Arc::clone(&self.clock) };
