@@ -132,6 +132,8 @@ impl Future for Handle {
 #[derive(Default)]
 struct Waiting {
     calls: VecDeque<Call>,
+    /// Threads that hold the engine, each one reference, taken and given up under this lock.
+    at_work: usize,
     over: bool,
 }
 
@@ -174,22 +176,39 @@ impl Drop for Launcher {
     }
 }
 
-fn work(line: &Line) {
+/// The next call with its engine; none once the line is over. A call whose engine has gone, or is held by nobody but these
+/// threads, ends here: else they would keep the engine for one another until the last call is done.
+fn next(line: &Line) -> Option<(Call, Arc<Engine>)> {
     loop {
-        let call = {
-            let waiting = line.came.wait_while(lock(&line.waiting), |w| w.calls.is_empty() && !w.over);
-            let mut waiting = waiting.unwrap_or_else(PoisonError::into_inner);
-            match waiting.calls.pop_front() {
-                Some(call) => call,
-                None => return,
+        let waiting = line.came.wait_while(lock(&line.waiting), |w| w.calls.is_empty() && !w.over);
+        let mut waiting = waiting.unwrap_or_else(PoisonError::into_inner);
+        let call = waiting.calls.pop_front()?;
+        let last = match call.engine.upgrade() {
+            Some(engine) if Arc::strong_count(&engine) > waiting.at_work + 1 => {
+                waiting.at_work += 1;
+                return Some((call, engine));
             }
+            engine => engine.and_then(Arc::into_inner),
         };
-        let Some(engine) = call.engine.upgrade() else { continue };
+        // The engine's drop takes the lock, the call's tells its handle, whose waker may launch another.
+        drop(waiting);
+        drop((last, call));
+    }
+}
+
+fn work(line: &Line) {
+    while let Some((call, engine)) = next(line) {
         let inputs: Vec<&HostTensor> = call.inputs.iter().collect();
         let run = AssertUnwindSafe(|| engine.run_unless(&call.op, &inputs, &call.attrs, Some(&call.shared.cancel)));
         let result =
             catch_unwind(run).unwrap_or_else(|_| Err(Error::new(Code::Internal, "the call panicked").op(&call.op)));
         call.shared.end(result);
+        let mut waiting = lock(&line.waiting);
+        waiting.at_work -= 1;
+        let last = Arc::into_inner(engine);
+        drop(waiting);
+        // Its drop takes the lock.
+        drop(last);
     }
 }
 

@@ -1,5 +1,7 @@
 //! Calls that are launched without waiting, and calls that are spread over several devices.
 
+use std::sync::{Condvar, Mutex};
+
 use gpuctl::engine::Distribution;
 
 use super::*;
@@ -51,13 +53,46 @@ fn launched_calls_can_be_waited_for_in_part_and_cancelled() {
     assert_eq!(first.wait().unwrap_err().code(), Code::BadArgument, "its results were taken");
     assert_eq!((engine.stats().fallbacks, engine.stats().retries), (0, 0), "a cancelled call is no failure");
     assert_eq!(engine.status().gpus[0].failures, 0);
-    // Whoever waits when the engine goes is told.
-    let engine = forced(slow());
+}
+
+/// Whoever waits when the engine goes is told, while calls that began before it went are still under way: their threads may
+/// not keep the engine for the calls that wait. Each call is held at its launch until it may go on.
+#[test]
+fn calls_that_wait_when_the_engine_goes_are_told() {
+    let may = Arc::new((Mutex::new(0), Condvar::new()));
+    let came = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let (held, coming) = (Arc::clone(&may), Arc::clone(&came));
+    let plan =
+        FaultPlan { text: "hold".into(), rules: vec![Rule { on: On::Launch, when: When::From(1), fault: Fault::Do }] };
+    let device = Faulty::new(Second::new("a", DeviceClass::Discrete), plan).doing(move || {
+        coming.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        *held.1.wait_while(held.0.lock().unwrap(), |may| *may == 0).unwrap() -= 1;
+    });
+    let allow = |calls| {
+        *may.0.lock().unwrap() = calls;
+        may.1.notify_all();
+    };
+    let engine = forced(Arc::new(device));
     let handles: Vec<_> = (0..12).map(|_| engine.launch("gemm", vec![matrix(8), matrix(8)], &Attrs::new())).collect();
+    let within_20_s = |so: &dyn Fn() -> bool| {
+        let start = std::time::Instant::now();
+        while !so() && start.elapsed().as_secs() < 20 {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    };
+    within_20_s(&|| came.load(std::sync::atomic::Ordering::SeqCst) == 4);
     drop(engine);
-    let cancelled = handles.into_iter().map(gpuctl::engine::Handle::wait);
-    let cancelled = cancelled.filter(|r| r.as_ref().is_err_and(|e| e.code() == Code::Cancelled)).count();
-    assert!(cancelled >= 8, "{cancelled} of 12: at most four were under way");
+    allow(1);
+    // One call goes on to its end; its thread then finds that only threads are left.
+    let ended = || handles.iter().filter(|h| h.is_done()).count();
+    within_20_s(&|| ended() >= 9);
+    let told = ended();
+    allow(12);
+    assert!(told >= 9, "{told} of 12: three calls are held, and nobody else has to wait");
+    let results: Vec<_> = handles.into_iter().map(|h| h.wait().map_err(|e| e.code())).collect();
+    let cancelled = results.iter().filter(|r| r.as_ref().is_err_and(|c| *c == Code::Cancelled)).count();
+    let done = results.iter().filter(|r| r.is_ok()).count();
+    assert!(cancelled >= 8 && cancelled + done == 12, "{results:?}");
 }
 
 #[test]
