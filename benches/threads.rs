@@ -5,8 +5,8 @@
 
 #![allow(clippy::print_stdout, reason = "a benchmark prints its table")]
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::Instant;
 
 use gpuctl::base::{Attrs, DType, Env, Fill, HostTensor, Result, stats};
@@ -19,13 +19,14 @@ use gpuctl::op;
 const THREADS: [usize; 5] = [1, 2, 4, 8, 128];
 const ROUNDS: usize = 5;
 
-/// Seconds that `calls` calls of a mix take on so many threads.
+/// Seconds that `calls` calls of a mix take on so many threads, from the moment at which all of them are there.
 fn round(engine: &Engine, mix: &[(&str, Vec<HostTensor>)], calls: usize, threads: usize) -> f64 {
     let next = AtomicUsize::new(0);
-    let start = Instant::now();
+    let all_there = Barrier::new(threads + 1);
     std::thread::scope(|s| {
         for _ in 0..threads {
             s.spawn(|| {
+                all_there.wait();
                 loop {
                     let i = next.fetch_add(1, Ordering::Relaxed);
                     if i >= calls {
@@ -39,8 +40,11 @@ fn round(engine: &Engine, mix: &[(&str, Vec<HostTensor>)], calls: usize, threads
                 }
             });
         }
-    });
-    start.elapsed().as_secs_f64()
+        all_there.wait();
+        Instant::now()
+    })
+    .elapsed()
+    .as_secs_f64()
 }
 
 fn throughput(device: &Arc<dyn Device>) -> Result<()> {
@@ -59,9 +63,9 @@ fn throughput(device: &Arc<dyn Device>) -> Result<()> {
         let op = op::find(name)?;
         mix.push((name, op::case::inputs(op, &op.case(DType::F32, dims, Attrs::new(), Fill::Uniform)?)?));
     }
-    let calls = (round(&engine, &mix, 100, 1), round(&engine, &mix, 100, 1)).1;
-    // Half a second for each round.
-    let calls = ((50.0 / calls) as usize).clamp(100, 100_000);
+    // The second time: the first one builds the kernels. Two seconds for each round.
+    let seconds = (round(&engine, &mix, 100, 1), round(&engine, &mix, 1000, 8)).1;
+    let calls = ((2000.0 / seconds) as usize).clamp(1000, 1_000_000);
     let mut times = vec![Vec::new(); THREADS.len()];
     for _ in 0..ROUNDS {
         for (times, threads) in times.iter_mut().zip(THREADS) {

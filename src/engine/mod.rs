@@ -44,6 +44,7 @@ mod sync;
 pub mod trace;
 pub mod trials;
 mod tries;
+mod turns;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -3,9 +3,9 @@
 //! Not here: which device (`place`), what the numbers should be (`jobs::verify`).
 
 use std::borrow::Borrow;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::base::{Cancel, Case, Code, Error, HostTensor, Lang, Result, host};
 use crate::device::tap::{Labelled, Scope};
@@ -19,6 +19,7 @@ use super::action::Acting;
 use super::operand::{OperandBuffer, round4, round16};
 use super::pool::{Pool, PoolConfig, Rented};
 use super::programs::Programs;
+use super::turns::Turns;
 
 /// Bytes around every operand that no kernel may touch; [`Prepared::check_guards`] looks at them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,23 +41,18 @@ impl Guard {
 pub struct Runner {
     pub(super) device: Arc<dyn Device>,
     pub(super) programs: Programs,
-    queues: Mutex<Queues>,
-    /// Rung when a queue comes back.
-    freed: Condvar,
+    queues: Turns<Box<dyn Queue>>,
+    /// Microseconds of `since` at which a waiting call last got the place of one that ended.
+    handed_us: AtomicU64,
+    since: Instant,
     pub(super) watch: bool,
     pool: Option<Pool>,
 }
 
-/// Queues of a device.
-#[derive(Default)]
-struct Queues {
-    idle: Vec<Box<dyn Queue>>,
-    /// Calls that have one.
-    busy: usize,
-}
-
 /// Calls that work on a device at once; more would only take turns inside the driver, at a higher price.
 const MOST_QUEUES: usize = 8;
+/// How often a waiting call gets the very place of one that ended, in microseconds: seldom enough to cost nothing.
+const HANDED_EVERY_US: u64 = 500;
 
 impl std::fmt::Debug for Runner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -103,11 +99,7 @@ impl Leased<'_> {
 impl Drop for Leased<'_> {
     fn drop(&mut self) {
         let queue = self.queue.take().filter(|_| !self.broken);
-        let mut queues = lock(&self.runner.queues);
-        queues.busy -= 1;
-        queues.idle.extend(queue);
-        drop(queues);
-        self.runner.freed.notify_one();
+        self.runner.queues.give(queue, || self.runner.hands_over());
     }
 }
 
@@ -117,8 +109,9 @@ impl Runner {
         Runner {
             device,
             programs: Programs::default(),
-            queues: Mutex::default(),
-            freed: Condvar::new(),
+            queues: Turns::new(MOST_QUEUES),
+            handed_us: AtomicU64::new(0),
+            since: Instant::now(),
             watch: false,
             pool: None,
         }
@@ -150,33 +143,38 @@ impl Runner {
 
     /// Borrows a queue; makes one if all are in use.
     pub fn lease(&self) -> Result<Leased<'_>> {
-        self.leased(lock(&self.queues))
+        self.leased(self.queues.take())
     }
 
     /// The same for one of many callers: so many work at once, the others wait for their turn.
     ///
     /// Errors: `QueueBusy` if none comes back within `patience`.
     pub fn lease_in_turn(&self, patience: Duration) -> Result<Leased<'_>> {
-        let waited = self.freed.wait_timeout_while(lock(&self.queues), patience, |q| q.busy >= MOST_QUEUES);
-        let (queues, waited) = waited.unwrap_or_else(PoisonError::into_inner);
-        if waited.timed_out() {
+        let taken = self.queues.take_in_turn(patience).map_err(|()| {
             let why =
                 format!("{MOST_QUEUES} calls are under way, and none ended within {:.1} s", patience.as_secs_f64());
-            return Err(Error::new(Code::QueueBusy, why).device(&self.device.info().id));
-        }
-        self.leased(queues)
+            Error::new(Code::QueueBusy, why).device(&self.device.info().id)
+        })?;
+        self.leased(taken)
     }
 
-    fn leased(&self, mut queues: MutexGuard<'_, Queues>) -> Result<Leased<'_>> {
-        queues.busy += 1;
-        let idle = queues.idle.pop();
-        drop(queues);
-        // From here on dropping it takes the count back.
+    fn leased(&self, idle: Option<Box<dyn Queue>>) -> Result<Leased<'_>> {
+        // From here on dropping it gives the place back.
         let mut leased = Leased { runner: self, queue: idle, broken: false };
         if leased.queue.is_none() {
             leased.queue = Some(self.device.queue().map_err(|e| e.device(&self.device.info().id))?);
         }
         Ok(leased)
+    }
+
+    /// Whether it is time to hand a place over.
+    fn hands_over(&self) -> bool {
+        let now = self.since.elapsed().as_micros() as u64;
+        let due = now >= self.handed_us.load(Ordering::Relaxed).saturating_add(HANDED_EVERY_US);
+        if due {
+            self.handed_us.store(now, Ordering::Relaxed);
+        }
+        due
     }
 
     /// Plans a case for this device, builds what it needs (or finds it built) and allocates its operands.

@@ -1,4 +1,4 @@
 //! Locks and atomics of what is model-checked: `tests/loom` has the same names from the checker.
 
 pub(super) use std::sync::atomic::{AtomicU64, Ordering};
-pub(super) use std::sync::{Mutex, MutexGuard};
+pub(super) use std::sync::{Condvar, Mutex, MutexGuard};

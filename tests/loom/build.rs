@@ -22,6 +22,12 @@ fn main() {
             "i.state = State::Trying { until: now + self.config.patience.as_secs_f64() };",
             "",
         ),
+        (
+            "turns.rs",
+            // One who was woken and looks is still thought to be on its way: nobody else is woken any more.
+            "            state.waking = false;\n",
+            "",
+        ),
     ];
     for (file, right, wrong) in faults {
         let path = source.join(file);
