@@ -5,12 +5,14 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
+use gpuctl::base::DType;
+use gpuctl::base::os::rss_bytes;
 use gpuctl::base::rng::fnv1a64;
 use gpuctl::base::stats::median;
 use gpuctl::device::DEADLINE;
 use gpuctl::engine::cache::LIMIT;
 use gpuctl::engine::{KernelCache, Runner};
-use gpuctl::op;
+use gpuctl::op::{self, OpDesc, Tier};
 
 use super::drivers::{cases, device};
 
@@ -111,5 +113,65 @@ fn figures_of_building_and_loading() {
         let of = |all: &[Told]| 1e3 * median(&all.iter().map(of).collect::<Vec<_>>());
         let (built, loaded) = (of(&built), of(&loaded));
         println!("{what}: built {built:.2} ms, loaded {loaded:.2} ms: {:.2} times", built / loaded);
+    }
+}
+
+/// Makes the kernels of every op's smoke cases in f32 and runs them; tells what the process's memory grew by.
+#[test]
+#[ignore = "started by the test below"]
+fn memory_worker() {
+    let Ok(root) = std::env::var("GPUCTL_TEST_MEMORY") else { return };
+    let Some((backend, folder)) = root.split_once('=') else { panic!("BACKEND=FOLDER") };
+    let Some(device) = device(backend, "memory_worker") else { return };
+    let runner = Runner::new(device).keeping(KernelCache::at(Path::new(folder), LIMIT));
+    let run = |op: &'static OpDesc| {
+        for spec in op.specs(Tier::Smoke, DType::F32) {
+            let case = op.case(DType::F32, &spec.dims, spec.attrs, spec.fill).unwrap();
+            let Ok(p) = runner.prepare(op, &case, None) else { continue };
+            let mut lease = runner.lease().unwrap();
+            p.call(lease.queue().unwrap(), &op::case::inputs(op, &case).unwrap(), DEADLINE).unwrap();
+        }
+    };
+    // What the driver needs for any kernel is no kernel.
+    run(op::find("relu").unwrap());
+    let before = rss_bytes().unwrap();
+    op::all().filter(|op| op.dtypes.contains(&DType::F32)).for_each(run);
+    let k = runner.kernels();
+    println!("\ntold {} {} {}", k.builds, k.loads, rss_bytes().unwrap().saturating_sub(before));
+}
+
+/// All ops' kernels at once take less than 100 MB of the process's memory (requirements N3). A driver's compiler keeps much
+/// more than its results, so the kernels are those that earlier processes kept, where the driver gives them away.
+#[test]
+#[ignore = "builds every kernel, in several processes"]
+fn memory_of_every_kernel() {
+    for backend in ["opencl", "wgpu"] {
+        if device(backend, "memory_of_every_kernel").is_none() {
+            continue;
+        }
+        let kept = tempfile::tempdir().unwrap();
+        let process = || {
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            command.args(["figures::memory_worker", "--exact", "--ignored", "--nocapture"]);
+            let root = format!("{backend}={}", kept.path().display());
+            let out = command.env("GPUCTL_TEST_MEMORY", root).output().unwrap();
+            assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+            let text = String::from_utf8_lossy(&out.stdout);
+            let told = text.lines().find_map(|l| l.strip_prefix("told ")).expect("the worker's line");
+            let numbers: Vec<u64> = told.split(' ').map(|n| n.parse().unwrap()).collect();
+            println!("{backend}: {} built, {} loaded, {:.1} MB", numbers[0], numbers[1], numbers[2] as f64 / 1e6);
+            (numbers[0], numbers[1], numbers[2])
+        };
+        let (all, _, mut bytes) = process();
+        assert!(all > 100, "{all} kernels");
+        // A process ends without waiting long for what it has not kept yet.
+        for _ in 0..12 {
+            let (built, loaded, now) = process();
+            bytes = now;
+            if loaded == 0 || built == 0 {
+                break;
+            }
+        }
+        assert!(bytes < 100_000_000, "{backend}: {bytes} bytes");
     }
 }
