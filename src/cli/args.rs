@@ -135,6 +135,9 @@ pub(super) struct Devices {
     /// With --measure: fresh processes that measure in turn; 1 measures in this one
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub(super) processes: usize,
+    /// With --measure or --trial: write what the devices did, call by call, for Perfetto or chrome://tracing
+    #[arg(long, value_name = "FILE.json", requires = "runs")]
+    pub(super) trace: Option<String>,
     /// Write the JSON document to a file, or to stdout with `-`
     #[arg(long, value_name = "PATH|-")]
     pub(super) json: Option<String>,
@@ -162,6 +165,9 @@ pub(super) struct DevicesWorker {
     /// Number of the worker
     #[arg(long, default_value_t = 0)]
     pub(super) worker: u64,
+    /// Folder for its part of a trace
+    #[arg(long)]
+    pub(super) trace_parts: Option<String>,
     #[command(flatten)]
     pub(super) of: Devices,
 }
@@ -181,6 +187,9 @@ pub(super) struct TrialWorker {
     /// Dtypes
     #[arg(long)]
     pub(super) dtype: Option<String>,
+    /// Folder for its part of a trace
+    #[arg(long)]
+    pub(super) trace_parts: Option<String>,
 }
 
 /// A worker of `calibrate`: its number, which of the counts of CPU threads it uses, and the arguments of the command.

@@ -39,8 +39,7 @@ impl Ctx<'_> {
         let budget_s = Self::measure_budget(a)?;
         let cancel = cancel_on_signals()?;
         let rig = self.rig_of(&Self::measured_select(a)?, a.threads, Pin::Workers)?;
-        ceilings::worker(&rig, budget_s, &mut std::io::stdin().lock(), &mut std::io::stdout(), &cancel)?;
-        Ok(0)
+        self.serve(|input, output| ceilings::worker(&rig, budget_s, input, output, &cancel))
     }
 
     pub(super) fn measure(&self, a: &args::Devices) -> Result<u8> {

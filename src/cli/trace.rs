@@ -30,16 +30,20 @@ enum To {
 impl Tracing {
     /// What the command line asks for. Errors: `BadArgument` for a file that cannot be written.
     pub(super) fn of(command: &Command) -> Result<Option<Tracing>> {
-        let worker = |n: u64, parts: &Option<String>| {
+        let worker = |name: &str, parts: &Option<String>| {
             parts.as_deref().map(|parts| {
-                let tracer = Tracer::new(&format!("gpuctl worker {n}"), KEPT);
+                let tracer = Tracer::new(&format!("gpuctl {name}"), KEPT);
                 let part = Part::new(Path::new(parts), &tracer)?;
                 Ok(Tracing { tracer, to: To::Part(part), quiet: true })
             })
         };
+        let numbered = |n: u64| format!("worker {n}");
         let (file, quiet) = match command {
-            Command::BenchWorker(w) => return worker(w.worker, &w.trace_parts).transpose(),
-            Command::CalibrateWorker(w) => return worker(w.worker, &w.trace_parts).transpose(),
+            Command::BenchWorker(w) => return worker(&numbered(w.worker), &w.trace_parts).transpose(),
+            Command::CalibrateWorker(w) => return worker(&numbered(w.worker), &w.trace_parts).transpose(),
+            Command::DevicesWorker(w) => return worker(&numbered(w.worker), &w.trace_parts).transpose(),
+            Command::TrialWorker(w) => return worker(&format!("trial of {}", w.uid), &w.trace_parts).transpose(),
+            Command::Devices(a) => (&a.trace, a.quiet),
             Command::Bench(a) => (&a.common.trace, a.common.quiet),
             Command::Calibrate(a) => (&a.common.trace, a.common.quiet),
             Command::Verify(a) => (&a.common.trace, a.common.quiet),

@@ -1,12 +1,16 @@
 //! `devices --trial`, and what other subcommands make of devices that a trial found wrong.
 
+use std::io::Write;
+use std::time::Duration;
+
 use crate::base::record::TrialRecord;
 use crate::base::sink::Sink;
 use crate::base::{Absence, Backend, Code, DeviceInfo, Error, Record, Result, os};
 use crate::device::cpu::Pin;
 use crate::device::probe::{CpuConfig, Rig, Select};
-use crate::device::sim;
+use crate::device::{sim, traced};
 use crate::engine::Trials;
+use crate::engine::trace::Talk;
 use crate::engine::trials::Finding;
 use crate::jobs::inventory::{self, Answer, Waits};
 use crate::jobs::trial::{self, Start, TrialConfig};
@@ -15,6 +19,10 @@ use crate::{op, report};
 use super::args;
 use super::commands::{Ctx, cancel_on_signals, dtypes, ops, this_program};
 use super::output::CliSink;
+use super::trace::Tracing;
+
+/// How often the part of a trace is written: a device that ends the process loses no more of it.
+const TRACED: Duration = Duration::from_millis(250);
 
 fn config(op: Option<&str>, dtype: Option<&str>) -> Result<TrialConfig> {
     Ok(TrialConfig { ops: op.map_or_else(|| Ok(op::all().collect()), ops)?, dtypes: dtype.map(dtypes).transpose()? })
@@ -25,10 +33,19 @@ impl Ctx<'_> {
     pub(super) fn trial_worker(&self, w: &args::TrialWorker) -> Result<u8> {
         os::expendable();
         let cfg = config(w.op.as_deref(), w.dtype.as_deref())?;
-        let out = &mut std::io::stdout();
-        let tried = trial::open(&w.backend, &w.uid, self.env)
-            .and_then(|rig| trial::worker(&cfg, &rig, &Trials::of(self.env), out));
-        tried.or_else(|e| trial::give_up(&e, out)).map(|()| 0)
+        let tried = |out: &mut dyn Write| {
+            let tried = trial::open(&w.backend, &w.uid, self.env).and_then(|mut rig| {
+                self.trace.into_iter().for_each(|t| traced::rig(&mut rig, &t.tracer));
+                trial::worker(&cfg, &rig, &Trials::of(self.env), out)
+            });
+            tried.or_else(|e| trial::give_up(&e, out)).map(|()| 0)
+        };
+        let Some(part) = self.trace.and_then(Tracing::part) else { return tried(&mut std::io::stdout()) };
+        let failed = |e| Error::new(Code::Io, "the part of a trace").caused_by(e);
+        part.begin().map_err(failed)?;
+        let code = tried(&mut Talk(std::io::stdout(), part.clone(), TRACED))?;
+        part.write(true).map_err(failed)?;
+        Ok(code)
     }
 
     pub(super) fn trial(&self, a: &args::Devices) -> Result<u8> {
@@ -60,7 +77,7 @@ impl Ctx<'_> {
         for info in &devices {
             let before = kept.wrong(info).len() as u64;
             let doubt = doubt(info, &seen);
-            match trial::run(info, &start(a, info, &program), doubt.as_deref(), &mut sink, &cancel) {
+            match trial::run(info, &self.trial_start(a, info, &program), doubt.as_deref(), &mut sink, &cancel) {
                 Err(e) if e.code() == Code::Cancelled => {
                     interrupted = true;
                     break;
@@ -81,6 +98,18 @@ impl Ctx<'_> {
         let doc = self.document(devices, seen.absent, sink.finish()?, !interrupted, code);
         self.write_json(a.json.as_deref(), &doc)?;
         Ok(code)
+    }
+
+    /// How the process that tries a device is started.
+    fn trial_start(&self, a: &args::Devices, info: &DeviceInfo, program: &std::path::Path) -> Start {
+        let named = if info.backend == Backend::Sim { &info.id } else { &info.uid };
+        let mut arguments =
+            vec!["trial-worker".to_string(), format!("--backend={}", info.backend), format!("--uid={named}")];
+        arguments.extend(a.op.iter().map(|op| format!("--op={op}")));
+        arguments.extend(a.dtype.iter().map(|dtype| format!("--dtype={dtype}")));
+        let parts = self.trace.and_then(Tracing::parts);
+        arguments.extend(parts.map(|p| format!("--trace-parts={}", p.display())));
+        Start { program: program.to_path_buf(), arguments, silence: trial::SILENCE }
     }
 
     /// What trials have left on record of listed devices.
@@ -121,16 +150,6 @@ impl Ctx<'_> {
         }
         kept.trouble()
     }
-}
-
-/// How the process that tries a device is started.
-fn start(a: &args::Devices, info: &DeviceInfo, program: &std::path::Path) -> Start {
-    let named = if info.backend == Backend::Sim { &info.id } else { &info.uid };
-    let mut arguments =
-        vec!["trial-worker".to_string(), format!("--backend={}", info.backend), format!("--uid={named}")];
-    arguments.extend(a.op.iter().map(|op| format!("--op={op}")));
-    arguments.extend(a.dtype.iter().map(|dtype| format!("--dtype={dtype}")));
-    Start { program: program.to_path_buf(), arguments, silence: trial::SILENCE }
 }
 
 /// The devices that a selection means, of those that are there.

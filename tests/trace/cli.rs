@@ -94,13 +94,16 @@ fn every_job_that_runs_kernels_traces() {
         "run relu --in x.npy --out y.npy --device cpu",
         "run relu --in x.npy --out y.npy --profile always-cpu",
         "stress --seconds 3 --scenario concurrent --device cpu --no-journal",
+        "devices --trial --op relu --dtype f32 --device cpu",
+        "devices --measure --device sim:h200 --budget 300ms --processes 2",
     ] {
         let ran = gpuctl(folder.path(), &format!("{args} --trace t.json").split(' ').collect::<Vec<_>>());
         assert_eq!(ran.code, Some(0), "{args}: {}", ran.stderr);
         let doc = json(&folder.path().join("t.json"));
         let events = parse(&doc).unwrap();
         let launches = events.iter().filter(|e| e.cat == "launch" && e.text("op") == "relu").count();
-        assert!(launches > 0 || args.starts_with("stress"), "{args}: {}", ran.stderr);
+        let other = args.starts_with("stress") || args.contains("measure");
+        assert!(launches > 0 || other, "{args}: {}", ran.stderr);
         assert!(events.iter().any(|e| e.cat == "launch"), "{args}: {}", ran.stderr);
         assert!(ran.stderr.contains("trace: op"), "{args}: {}", ran.stderr);
         assert_eq!(doc["gpuctl"]["summary"]["cut"], serde_json::json!({}), "{args}");
