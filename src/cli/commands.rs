@@ -268,6 +268,7 @@ impl Ctx<'_> {
             heartbeat: None,
             tree: None,
             trace: self.trace.and_then(Tracing::parts).map(PathBuf::from),
+            limits: stress::Limits::default(),
             command: self.command.to_vec(),
         };
         let cancel = cancel_on_signals()?;
