@@ -291,9 +291,8 @@ impl Watched {
         if self.protecting == 0 || (self.protecting == 1 && self.answered > 1) {
             return None;
         }
-        let protects = |word: &&String| {
-            THROTTLE.iter().any(|(_, known, what)| known == word && *what == Lowered::Protecting)
-        };
+        let protects =
+            |word: &&String| THROTTLE.iter().any(|(_, known, what)| known == word && *what == Lowered::Protecting);
         let words: Vec<&str> = self.throttle.iter().filter(protects).map(String::as_str).collect();
         let (n, all) = (self.protecting, self.answered);
         Some(format!("the card lowered its clocks to protect itself in {n} of {all} answers: {}", words.join(" ")))
@@ -302,7 +301,8 @@ impl Watched {
     /// Why what the card told cannot be true, if it cannot: nothing else that it tells is then worth anything.
     pub fn incredible(&self) -> Option<String> {
         // Wider than what any card survives.
-        let known = [("temperature", self.temperature_c, -60.0, 200.0, "C"), ("power", self.power_w, 0.0, 10_000.0, "W")];
+        let known =
+            [("temperature", self.temperature_c, -60.0, 200.0, "C"), ("power", self.power_w, 0.0, 10_000.0, "W")];
         known.into_iter().find_map(|(what, range, low, high, unit)| {
             let bad = [range?.least, range?.most].into_iter().find(|v| !(low..=high).contains(v))?;
             Some(format!("the card's telemetry cannot be true: a {what} of {bad:e} {unit}"))

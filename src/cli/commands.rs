@@ -49,6 +49,7 @@ fn dispatch(cli: &Cli, ctx: Ctx<'_>) -> Result<u8> {
         Command::Bench(a) => ctx.bench(a),
         Command::Calibrate(a) => ctx.calibrate(a),
         Command::Verify(a) => ctx.verify(a),
+        Command::Stress(a) if a.reports.self_test => ctx.stress_self_test(a),
         Command::Stress(a) => ctx.stress(a),
         Command::Profile(a) => ctx.profile(&a.what),
         Command::Run(a) => ctx.run_op(a),

@@ -4,9 +4,12 @@
 //! every wait, replaces workers that die or hang, and keeps a journal. Verdicts are pure functions ([`verdict`]).
 
 mod drift;
+mod faults;
 pub mod journal;
 mod planted;
 pub mod scenario;
+mod self_test;
+pub mod simulated;
 mod supervisor;
 pub mod verdict;
 mod watch;
@@ -18,8 +21,9 @@ use crate::base::record::StressRecord;
 use crate::base::{Absence, Code, DeviceInfo, Env, Error, Result, units};
 use crate::device::cpu::available_threads;
 
-pub use supervisor::{Child, Exe, Exit, Spawn, run};
 pub use planted::Planted;
+pub use self_test::{SelfTestConfig, SelfTestSummary, Threads, self_test, self_test_line};
+pub use supervisor::{Child, Exe, Exit, Spawn, run};
 pub use verdict::{Evidence, Limits, Verdict, judge};
 pub use worker::{Line, Phase, Task, run_phase, run_task, worker};
 

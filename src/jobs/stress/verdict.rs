@@ -2,8 +2,8 @@
 //!
 //! A pass must be earned: enough work, nearly all of it checked, everything given back. Everything else has a name.
 
-use crate::base::{DeviceInfo, units};
 use crate::base::record::StressSample;
+use crate::base::{DeviceInfo, units};
 use crate::device::LedgerState;
 
 pub use super::drift::{Drift, degradation, drift, never_returns};
@@ -211,7 +211,10 @@ fn slower(series: &[StressSample], limits: &Limits) -> Option<String> {
     // A time that becomes n times as long is a rate that falls to an nth.
     let tail: Vec<f64> = series.iter().filter_map(|s| s.p99_s).filter(|p| *p > 0.0).map(|p| 1.0 / p).collect();
     let drop = degradation(&tail, 1.0 - 1.0 / limits.p99_growth, limits)?;
-    Some(format!("the 99th percentile of a cycle's time grew {:.1} times from the first to the last quarter", 1.0 / (1.0 - drop)))
+    Some(format!(
+        "the 99th percentile of a cycle's time grew {:.1} times from the first to the last quarter",
+        1.0 / (1.0 - drop)
+    ))
 }
 
 /// Why the evidence does not suffice for a pass.
@@ -343,7 +346,10 @@ fn device_memory(series: &[StressSample], limits: &Limits) -> Option<Grown> {
         (true, _) => format!("memory in use on the card grew by {}, that of other processes did not", mib(&d)),
         (false, true) => {
             let moved = units::bytes((most - least) as u64);
-            format!("memory in use on the card grew by {}, but other processes moved {moved} of it: no statement", mib(&d))
+            format!(
+                "memory in use on the card grew by {}, but other processes moved {moved} of it: no statement",
+                mib(&d)
+            )
         }
         (false, false) => format!("memory in use on the card grew by {}, and nobody tells whose it is", mib(&d)),
     };

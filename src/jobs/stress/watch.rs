@@ -8,12 +8,12 @@ use crate::base::{Cancel, DeviceInfo, Progress, Sink, units};
 
 use crate::device::telemetry::{Telemetry, Watch};
 
-use super::{Planted, StressConfig};
 use super::journal::{Entry, Journal, utc_now};
 use super::scenario::{Counts, Scenario};
 use super::supervisor::{Spawn, await_end, ending, phase_task, reader, task_text};
 use super::verdict::{Evidence, Verdict, judge};
 use super::worker::{Line, Phase};
+use super::{Planted, StressConfig};
 
 /// Workers that a phase may use up before it is given up.
 const WORKERS: u64 = 3;
@@ -419,6 +419,10 @@ fn status(who: &str, c: &Counts, sample: Option<&StressSample>) -> String {
         text.push_str(&format!(", {w:.0} W"));
     }
     let (wrong, failed) = (c.mismatches, c.errors);
-    text.push_str(&if wrong == 0 && failed == 0 { ", no errors".into() } else { format!(", {wrong} WRONG, {failed} FAILED") });
+    text.push_str(&if wrong == 0 && failed == 0 {
+        ", no errors".into()
+    } else {
+        format!(", {wrong} WRONG, {failed} FAILED")
+    });
     text
 }
