@@ -274,7 +274,7 @@ impl Ctx<'_> {
         };
         let cancel = cancel_on_signals()?;
         let json_on_stdout = a.common.json.as_deref() == Some("-");
-        let mut sink = CliSink::new(
+        let sink = CliSink::new(
             a.common.quiet,
             !json_on_stdout,
             Box::new(move |r| match r {
@@ -282,11 +282,11 @@ impl Ctx<'_> {
                 _ => None,
             }),
         );
+        let mut sink = super::soak::Reporting::new(sink, &a.reports)?;
         let summary = stress::run(&cfg, &stress::Exe::current()?, &mut sink, &cancel)?;
         let code = if summary.interrupted && summary.exit_code != 1 { super::INTERRUPTED } else { summary.exit_code };
         sink.print(&summary.line());
-        let records = sink.finish()?;
-        let doc = self.document(summary.devices, summary.absent, records, !summary.interrupted, code);
+        let doc = sink.finish(self, summary, code)?;
         self.write_json(a.common.json.as_deref(), &doc)?;
         Ok(code)
     }

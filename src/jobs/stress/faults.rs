@@ -116,7 +116,7 @@ pub(super) static ROWS: &[Row] = &[
     row("device memory that other processes move", By::Evidence(neighbour), Inconclusive, 4),
     row("device memory that grows, nobody tells whose", By::Evidence(unattributed), Inconclusive, 4),
     // Errors.
-    row("an allocation that fails (DCGM passes)", worker("alloc-cycle", "alloc@nth=50"), Verdict::Error, 1),
+    row("allocations that fail (DCGM passes)", worker("alloc-cycle", "alloc"), Verdict::Error, 1),
     row("a device that is lost", worker("soak", "lost"), Verdict::Error, 1),
     row("an error that the card's memory could not correct", By::Evidence(uncorrected), Verdict::Error, 1),
     row("a card that is gone", By::Evidence(gone), Verdict::Error, 1),

@@ -24,7 +24,7 @@ fn lasting(rng: &Philox, stream: u64) -> Vec<f64> {
         .collect()
 }
 
-/// The samples of a sound soak: resident memory that warms up, with noise of up to 20 MiB and, in some, steps of 200 MiB;
+/// The samples of a sound soak: resident memory that warms up, with noise of up to 20 MiB and, in some, steps of up to 200 MiB;
 /// throughput with noise and, in some, a stretch under another load; a ledger whose programs grow only at first; memory of the
 /// card with noise. Another `seed` is another soak.
 pub fn clean_series(seed: u64) -> Vec<StressSample> {
@@ -38,7 +38,7 @@ pub fn clean_series(seed: u64) -> Vec<StressSample> {
         .filter(|i| rng.unit(5, *i) < 0.3)
         .map(|i| {
             let up = if rng.unit(7, i) < 0.7 { 1.0 } else { -1.0 };
-            ((rng.unit(6, i) * SAMPLES as f64) as usize, up * 200.0 * MIB)
+            ((rng.unit(6, i) * SAMPLES as f64) as usize, up * (20.0 + 180.0 * rng.unit(17, i)) * MIB)
         })
         .collect();
     let (rate, noise) = (100.0 + 10_000.0 * unit(8), 0.02 + 0.06 * unit(9));

@@ -4,6 +4,7 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use crate::base::record::{StressRecord, StressSample};
+use crate::base::sink::Live;
 use crate::base::{Cancel, DeviceInfo, Progress, Sink, units};
 
 use crate::device::telemetry::{Telemetry, Watch};
@@ -144,6 +145,23 @@ impl Told<'_> {
                 self.record.findings.extend(release_errors.into_iter().map(|e| format!("on release: {e}")));
             }
             Line::Devices { .. } | Line::Stalled { .. } | Line::Refused(_) => {}
+        }
+    }
+
+    fn live(&self, job: &Job<'_>) -> Live {
+        let (c, last) = (self.counts(), self.series.samples.last());
+        Live {
+            scenario: job.scenario.name.into(),
+            device: job.device.id.clone(),
+            uid: job.device.uid.clone(),
+            seconds: self.tested_before + self.tested,
+            done: c.done,
+            bytes_checked: c.bytes_checked,
+            mismatches: c.mismatches,
+            errors: c.errors,
+            restarts: self.record.restarts,
+            temperature_c: last.and_then(|s| s.temperature_c),
+            power_w: last.and_then(|s| s.power_w),
         }
     }
 
@@ -396,6 +414,7 @@ fn attempt(
         if (now - shown).as_secs_f64() >= 0.5 {
             shown = now;
             let c = told.counts();
+            sink.live(&told.live(job));
             sink.progress(&Progress {
                 doing: status(&who, &c, told.series.samples.last()),
                 done: job.start.elapsed().as_secs(),
