@@ -301,3 +301,68 @@ impl Child for Speaker {
         String::new()
     }
 }
+
+#[cfg(all(test, feature = "opencl"))]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::base::Env;
+    use crate::device::cpu::Pin;
+    use crate::device::opencl::leak;
+    use crate::device::probe::{CpuConfig, Select, open};
+    use crate::device::{Device, LedgerState};
+    use crate::engine::KernelCache;
+    use crate::jobs::stress::{Evidence, Phase, run_phase};
+
+    /// What the judge says of a phase on this device, and what was left of events.
+    fn judged(device: Arc<dyn Device>) -> (Verdict, String, u64) {
+        let phase = Phase {
+            scenario: "alloc-cycle".into(),
+            seconds: 1.5,
+            threads: 1,
+            heartbeat: 60.0,
+            seed: 1,
+            inject: None,
+            trace: None,
+        };
+        let mut out = Vec::new();
+        run_phase(device, &phase, KernelCache::off(), &mut out, Cancel::new()).unwrap();
+        let mut e = Evidence { planned_seconds: 0.1, planned: 1, ..Evidence::default() };
+        for line in String::from_utf8(out).unwrap().lines() {
+            match serde_json::from_str(line).unwrap() {
+                Line::Sample { sample, .. } => e.series.push(sample),
+                Line::Finished { counts, tested, ledger, .. } => {
+                    (e.done, e.bytes_planned, e.bytes_checked) = (counts.done, counts.bytes_made, counts.bytes_checked);
+                    (e.mismatches, e.errors, e.seconds) = (counts.mismatches, counts.errors, tested);
+                    e.ledger = Some(ledger);
+                }
+                _ => {}
+            }
+        }
+        let (before, after): (LedgerState, LedgerState) = e.ledger.unwrap();
+        let (verdict, why) = judge(&e, &Limits::default());
+        (verdict, why, after.events - before.events)
+    }
+
+    /// A real leak of a real driver's objects: the event of every thousandth command is not released. Found, by its kind.
+    #[test]
+    fn unreleased_events_of_opencl_are_found_by_their_kind() {
+        let env = Env::read().unwrap();
+        let cpu = CpuConfig { threads: 1, pin: Pin::Free };
+        let opened = || open(&Select::parse("opencl:0").unwrap(), &env, cpu.clone()).map(|rig| rig.devices[0].clone());
+        let device = match opened() {
+            Ok(device) => device,
+            Err(e) => {
+                assert!(!env.require.iter().any(|b| b == "opencl"), "{e}");
+                return;
+            }
+        };
+        assert_eq!(judged(Arc::clone(&device)).0, Verdict::Pass, "without the leak it passes");
+        leak::OF.store(device.serial(), Ordering::SeqCst);
+        let (verdict, why, events) = judged(device);
+        leak::OF.store(0, Ordering::SeqCst);
+        assert_eq!(verdict, Verdict::Leak, "{why}");
+        assert!(events > 0 && why.contains(&format!("{events} events")), "{events}: {why}");
+    }
+}
