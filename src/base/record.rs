@@ -343,13 +343,14 @@ pub struct SupportRecord {
 pub struct SelfTestRecord {
     /// Name of the fault.
     pub fault: String,
-    /// The case that meets it.
+    /// The case that meets it; of `stress` the way it took.
     pub case: String,
     /// Device that it was planted on; empty if there was none.
     pub device: String,
-    /// The rule that must find it, or `allowed`.
+    /// The rule that must find it, or `allowed`; of `stress` verdict and exit code.
     pub expected: String,
-    /// `caught`, `allowed`; `missed`, `refused` (legal, but not passed), `unsound` (fails without the fault); `not-run`.
+    /// `caught`, `allowed`; `missed`, `refused` (legal, but not passed), `unsound` (fails without the fault); `not-run`. Of
+    /// `stress` also `passed` (a sound run) and `alarm` (a sound run that did not pass).
     pub outcome: String,
     /// The rules that fired.
     pub detectors: Vec<String>,
