@@ -152,6 +152,7 @@ fn reports_tell_a_pass() {
     assert_eq!((of("cycles_total", ""), of("checked_bytes_total", "")), (sum("done"), sum("bytes_checked")));
     assert_eq!((of("verdict", ",verdict=\"pass\""), of("verdict", ",verdict=\"leak\"")), (1.0, 0.0));
     assert_eq!((of("mismatches_total", ""), of("device_up", ""), of("phases_total", "")), (0.0, 1.0, 2.0));
+    assert!(Verdict::ALL.iter().all(|v| of("verdict", &format!(",verdict=\"{}\"", v.name())) <= 1.0), "one for each");
     let junit = read("r.xml");
     assert!(junit.contains("tests=\"2\" failures=\"0\" errors=\"0\" skipped=\"0\""), "{junit}");
     let page = read("r.html");

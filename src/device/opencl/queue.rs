@@ -42,24 +42,6 @@ struct Event {
     _ticket: Ticket,
 }
 
-/// A leak as a driver's user makes it, for the test of the detector of leaks: in test builds alone.
-#[cfg(test)]
-pub(crate) mod leak {
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-
-    /// Serial number of the device whose events are not all released; 0: of none.
-    pub(crate) static OF: AtomicU64 = AtomicU64::new(0);
-    static COMMANDS: AtomicU64 = AtomicU64::new(0);
-
-    /// The event of every thousandth command is never given to `clReleaseEvent`.
-    pub(super) fn one_of_a_thousand(serial: u64, event: &Arc<super::Event>) {
-        if OF.load(SeqCst) == serial && (COMMANDS.fetch_add(1, SeqCst) + 1).is_multiple_of(1000) {
-            std::mem::forget(Arc::clone(event));
-        }
-    }
-}
-
 /// A mark and what surrounds it.
 struct Stamp {
     /// Host time of the call.
@@ -407,5 +389,23 @@ impl Queue for OpenclQueue {
             .and_then(|(start, end)| end.checked_sub(start))
             .map(|ns| ns as f64 * 1e-9);
         Ok(Span { device, host })
+    }
+}
+
+/// A leak as a driver's user makes it, for the test of the detector of leaks: in test builds alone.
+#[cfg(test)]
+pub(crate) mod leak {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+    /// Serial number of the device whose events are not all released; 0: of none.
+    pub(crate) static OF: AtomicU64 = AtomicU64::new(0);
+    static COMMANDS: AtomicU64 = AtomicU64::new(0);
+
+    /// The event of every thousandth command is never given to `clReleaseEvent`.
+    pub(super) fn one_of_a_thousand(serial: u64, event: &Arc<super::Event>) {
+        if OF.load(SeqCst) == serial && (COMMANDS.fetch_add(1, SeqCst) + 1).is_multiple_of(1000) {
+            std::mem::forget(Arc::clone(event));
+        }
     }
 }

@@ -350,7 +350,7 @@ mod tests {
     fn unreleased_events_of_opencl_are_found_by_their_kind() {
         let env = Env::read().unwrap();
         let cpu = CpuConfig { threads: 1, pin: Pin::Free };
-        let opened = || open(&Select::parse("opencl:0").unwrap(), &env, cpu.clone()).map(|rig| rig.devices[0].clone());
+        let opened = || open(&Select::parse("opencl:0").unwrap(), &env, cpu).map(|rig| rig.devices[0].clone());
         let device = match opened() {
             Ok(device) => device,
             Err(e) => {

@@ -80,8 +80,9 @@ impl Chart {
     {
         let values = || plot.courses.iter().flat_map(|c| &c.points).map(|p| p.1);
         let most = values().fold(f64::NEG_INFINITY, f64::max);
-        // From zero: a noise of one percent must not look like a fall. A level line needs some height as well.
-        let (low, high) = (values().fold(0.0, f64::min), if most > 0.0 { 1.1 * most } else { 1.0 });
+        // From zero: a noise of one percent must not look like a fall. Names need some room above the lines.
+        let room = if plot.courses.len() > 1 { 1.35 } else { 1.1 };
+        let (low, high) = (values().fold(0.0, f64::min), if most > 0.0 { room * most } else { 1.0 });
         let mut chart = ChartBuilder::on(area)
             .margin_right(18)
             .margin_left(6)
