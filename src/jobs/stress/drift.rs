@@ -85,14 +85,13 @@ fn take_out_step(points: &mut [(f64, f64)], floor: f64) {
     let shifts: Vec<f64> = (side..=points.len().saturating_sub(side))
         .map(|i| of(&points[i..i + side]) - of(&points[i - side..i]))
         .collect();
-    // What is everywhere is the drift's; a step is what one place has beyond it. A quarter of it: the rest may be steps, too
-    // (of simulated soaks with and without leaks this part is told right most often; tests/verdicts.rs).
-    let usual = 0.25 * median(&shifts);
-    let beyond = shifts.iter().map(|s| s - usual).enumerate();
+    // What is everywhere is the drift's; a step is what one place has beyond it. Looked for with a quarter of it: the rest may
+    // be steps, too (of simulated soaks with and without leaks this part is told right most often; tests/verdicts.rs).
+    let usual = median(&shifts);
+    let beyond = shifts.iter().map(|s| s - 0.25 * usual).enumerate();
     let Some((at, shift)) = beyond.max_by(|a, b| a.1.abs().total_cmp(&b.1.abs())) else { return };
-    let at = at + side;
     if shift.abs() > (6.0 * noise).max(0.5 * floor) {
-        points[at..].iter_mut().for_each(|p| p.1 -= shift);
+        points[at + side..].iter_mut().for_each(|p| p.1 -= shift - 0.75 * usual);
     }
 }
 
