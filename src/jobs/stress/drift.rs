@@ -91,7 +91,7 @@ fn take_out_step(points: &mut [(f64, f64)], floor: f64) {
     let beyond = shifts.iter().map(|s| s - 0.25 * usual).enumerate();
     let Some((at, shift)) = beyond.max_by(|a, b| a.1.abs().total_cmp(&b.1.abs())) else { return };
     if shift.abs() > (6.0 * noise).max(0.5 * floor) {
-        points[at + side..].iter_mut().for_each(|p| p.1 -= shift - 0.75 * usual);
+        points[at + side..].iter_mut().for_each(|p| p.1 -= shift - 0.25 * usual);
     }
 }
 
