@@ -81,11 +81,11 @@ fn throughput_that_falls_is_found_and_noise_is_not() {
         (0..120).map(|i| 1000.0 * (1.0 - fall * i as f64 / 119.0) * (0.05 * rng.normal(0, i)).exp()).collect()
     };
     for seed in 0..100 {
-        assert!(degradation(&rates(seed, 0.5), &limits).is_some_and(|d| d > 0.2), "seed {seed}");
+        assert!(degradation(&rates(seed, 0.5), limits.decay, &limits).is_some_and(|d| d > 0.2), "seed {seed}");
     }
-    let alarms = (0..1000).filter(|s| degradation(&rates(*s, 0.0), &limits).is_some()).count();
+    let alarms = (0..1000).filter(|s| degradation(&rates(*s, 0.0), limits.decay, &limits).is_some()).count();
     assert!(alarms <= 10, "{alarms} of 1000");
-    assert_eq!(degradation(&[1.0, 0.1], &limits), None);
+    assert_eq!(degradation(&[1.0, 0.1], limits.decay, &limits), None);
 }
 
 /// A phase that deserves its pass.

@@ -343,13 +343,14 @@ pub struct SupportRecord {
 pub struct SelfTestRecord {
     /// Name of the fault.
     pub fault: String,
-    /// The case that meets it.
+    /// The case that meets it; of `stress` the way it took.
     pub case: String,
     /// Device that it was planted on; empty if there was none.
     pub device: String,
-    /// The rule that must find it, or `allowed`.
+    /// The rule that must find it, or `allowed`; of `stress` verdict and exit code.
     pub expected: String,
-    /// `caught`, `allowed`; `missed`, `refused` (legal, but not passed), `unsound` (fails without the fault); `not-run`.
+    /// `caught`, `allowed`; `missed`, `refused` (legal, but not passed), `unsound` (fails without the fault); `not-run`. Of
+    /// `stress` also `passed` (a sound run) and `alarm` (a sound run that did not pass).
     pub outcome: String,
     /// The rules that fired.
     pub detectors: Vec<String>,
@@ -423,7 +424,7 @@ pub struct StressRecord {
     pub device: String,
     /// Device uid.
     pub uid: String,
-    /// `pass | leak | degradation | corruption | crash | hang | error | inconclusive`.
+    /// `pass | leak | degradation | throttled | corruption | crash | hang | error | inconclusive`.
     pub verdict: String,
     /// Why.
     pub reason: String,
@@ -478,6 +479,18 @@ pub struct StressSample {
     pub buffer_bytes: u64,
     /// Other live objects in the ledger: queues, programs, events.
     pub objects: u64,
+    /// Live pinned host buffers in the ledger.
+    #[serde(default)]
+    pub pinned: u64,
+    /// Live queues.
+    #[serde(default)]
+    pub queues: u64,
+    /// Live programs.
+    #[serde(default)]
+    pub programs: u64,
+    /// Live events.
+    #[serde(default)]
+    pub events: u64,
     /// Resident memory of the worker.
     pub rss_bytes: Option<u64>,
     /// Open file descriptors of the worker.
@@ -493,6 +506,21 @@ pub struct StressSample {
     /// 99th percentile of the same.
     #[serde(default)]
     pub p99_s: Option<f64>,
+    /// Bytes of the card's memory in use by all processes, as last told.
+    #[serde(default)]
+    pub device_used_bytes: Option<u64>,
+    /// Of these the worker's own, where the card tells of each process.
+    #[serde(default)]
+    pub device_own_bytes: Option<u64>,
+    /// Of these those of other processes; `None` where the card does not tell all of them.
+    #[serde(default)]
+    pub device_other_bytes: Option<u64>,
+    /// Degrees Celsius of the card, as last told.
+    #[serde(default)]
+    pub temperature_c: Option<f64>,
+    /// Watts that the card draws, as last told.
+    #[serde(default)]
+    pub power_w: Option<f64>,
 }
 
 /// Any result.

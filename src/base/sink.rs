@@ -13,6 +13,33 @@ pub struct Progress {
     pub total: Option<u64>,
 }
 
+/// Where a long phase stands, in numbers: all of it since the phase began.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Live {
+    /// Scenario.
+    pub scenario: String,
+    /// Device id.
+    pub device: String,
+    /// Device uid.
+    pub uid: String,
+    /// Seconds tested.
+    pub seconds: f64,
+    /// Cycles done.
+    pub done: u64,
+    /// Result bytes checked.
+    pub bytes_checked: u64,
+    /// Wrong results.
+    pub mismatches: u64,
+    /// Failed operations.
+    pub errors: u64,
+    /// Workers replaced.
+    pub restarts: u64,
+    /// Degrees Celsius of the card, as last told.
+    pub temperature_c: Option<f64>,
+    /// Watts that the card draws, as last told.
+    pub power_w: Option<f64>,
+}
+
 /// Receives records and progress. Records are data; progress may be dropped.
 pub trait Sink {
     /// A finished result.
@@ -21,6 +48,8 @@ pub trait Sink {
     fn progress(&mut self, progress: &Progress);
     /// A remark for people (stderr on the command line).
     fn note(&mut self, text: &str);
+    /// Where a phase stands; may be dropped.
+    fn live(&mut self, _: &Live) {}
 }
 
 /// Keeps everything in memory: for tests and library users.

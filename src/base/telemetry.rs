@@ -236,6 +236,8 @@ pub struct Watched {
     pub uncorrected: Option<Range>,
     /// Why clocks were lowered at any moment, in the words of [`THROTTLE`].
     pub throttle: Vec<String>,
+    /// Answers in which the card protected itself by lowering its clocks.
+    pub protecting: u64,
     /// True if the driver lost the card, or no longer listed it at the end.
     pub lost: bool,
     /// True if the card wanted a reset.
@@ -260,7 +262,9 @@ impl Watched {
         Range::add(&mut self.memory_used, count(s.memory_used));
         Range::add(&mut self.corrected, count(s.memory.corrected));
         Range::add(&mut self.uncorrected, count(s.memory.uncorrected));
-        for (word, _) in throttle_words(s.throttle.unwrap_or(0)) {
+        let words = throttle_words(s.throttle.unwrap_or(0));
+        self.protecting += u64::from(words.iter().any(|(_, what)| *what == Lowered::Protecting));
+        for (word, _) in words {
             if !self.throttle.contains(&word) {
                 self.throttle.push(word);
             }
@@ -280,6 +284,29 @@ impl Watched {
         } else {
             (more > 0.0).then(|| format!("the card's memory has met {more:.0} more errors that were not corrected"))
         }
+    }
+
+    /// How the card protected itself by lowering its clocks, if it did more than for one moment among several.
+    pub fn throttled(&self) -> Option<String> {
+        if self.protecting == 0 || (self.protecting == 1 && self.answered > 1) {
+            return None;
+        }
+        let protects =
+            |word: &&String| THROTTLE.iter().any(|(_, known, what)| known == word && *what == Lowered::Protecting);
+        let words: Vec<&str> = self.throttle.iter().filter(protects).map(String::as_str).collect();
+        let (n, all) = (self.protecting, self.answered);
+        Some(format!("the card lowered its clocks to protect itself in {n} of {all} answers: {}", words.join(" ")))
+    }
+
+    /// Why what the card told cannot be true, if it cannot: nothing else that it tells is then worth anything.
+    pub fn incredible(&self) -> Option<String> {
+        // Wider than what any card survives.
+        let known =
+            [("temperature", self.temperature_c, -60.0, 200.0, "C"), ("power", self.power_w, 0.0, 10_000.0, "W")];
+        known.into_iter().find_map(|(what, range, low, high, unit)| {
+            let bad = [range?.least, range?.most].into_iter().find(|v| !(low..=high).contains(v))?;
+            Some(format!("the card's telemetry cannot be true: a {what} of {bad:e} {unit}"))
+        })
     }
 }
 

@@ -406,7 +406,26 @@ pub(super) struct Stress {
     #[arg(long)]
     pub(super) fail_early: bool,
     #[command(flatten)]
+    pub(super) reports: StressReports,
+    #[command(flatten)]
     pub(super) common: Common,
+}
+
+/// What `stress` writes beside its table, and the test of its own detectors.
+#[derive(Debug, Args)]
+pub(super) struct StressReports {
+    /// Plant faults and see that each ends in its verdict and exit code; exit code 1 if one does not
+    #[arg(long, conflicts_with_all = ["duration", "scenario", "inject", "html", "junit", "prometheus", "trace"])]
+    pub(super) self_test: bool,
+    /// Write a page with the course of every phase to an HTML file
+    #[arg(long, value_name = "FILE.html")]
+    pub(super) html: Option<String>,
+    /// Write a test case for each phase to a JUnit XML file
+    #[arg(long, value_name = "FILE.xml")]
+    pub(super) junit: Option<String>,
+    /// Keep a file for Prometheus' textfile collector up to date while running
+    #[arg(long, value_name = "FILE.prom")]
+    pub(super) prometheus: Option<String>,
 }
 
 #[derive(Debug, Args)]

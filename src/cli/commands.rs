@@ -49,6 +49,7 @@ fn dispatch(cli: &Cli, ctx: Ctx<'_>) -> Result<u8> {
         Command::Bench(a) => ctx.bench(a),
         Command::Calibrate(a) => ctx.calibrate(a),
         Command::Verify(a) => ctx.verify(a),
+        Command::Stress(a) if a.reports.self_test => ctx.stress_self_test(a),
         Command::Stress(a) => ctx.stress(a),
         Command::Profile(a) => ctx.profile(&a.what),
         Command::Run(a) => ctx.run_op(a),
@@ -268,11 +269,12 @@ impl Ctx<'_> {
             heartbeat: None,
             tree: None,
             trace: self.trace.and_then(Tracing::parts).map(PathBuf::from),
+            limits: stress::Limits::default(),
             command: self.command.to_vec(),
         };
         let cancel = cancel_on_signals()?;
         let json_on_stdout = a.common.json.as_deref() == Some("-");
-        let mut sink = CliSink::new(
+        let sink = CliSink::new(
             a.common.quiet,
             !json_on_stdout,
             Box::new(move |r| match r {
@@ -280,11 +282,11 @@ impl Ctx<'_> {
                 _ => None,
             }),
         );
+        let mut sink = super::soak::Reporting::new(sink, &a.reports)?;
         let summary = stress::run(&cfg, &stress::Exe::current()?, &mut sink, &cancel)?;
         let code = if summary.interrupted && summary.exit_code != 1 { super::INTERRUPTED } else { summary.exit_code };
         sink.print(&summary.line());
-        let records = sink.finish()?;
-        let doc = self.document(summary.devices, summary.absent, records, !summary.interrupted, code);
+        let doc = sink.finish(self, summary, code)?;
         self.write_json(a.common.json.as_deref(), &doc)?;
         Ok(code)
     }

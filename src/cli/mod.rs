@@ -18,6 +18,7 @@ mod output;
 mod profile;
 mod run;
 mod sizes;
+mod soak;
 mod trace;
 mod trial;
 mod verify;

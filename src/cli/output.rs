@@ -39,6 +39,10 @@ pub(super) fn bytes(path: &str, text: &[u8]) -> Result<()> {
     let part = format!("{path}.part-{}", std::process::id());
     let write = || -> std::io::Result<()> {
         let mut f = std::fs::File::create(&part)?;
+        // Who could read the old file can read the new one.
+        if let Ok(old) = std::fs::metadata(path) {
+            f.set_permissions(old.permissions())?;
+        }
         f.write_all(text)?;
         f.sync_all()?;
         std::fs::rename(&part, path)

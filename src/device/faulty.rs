@@ -55,6 +55,8 @@ pub enum Fault {
     FlipBit,
     /// One 64-bit word of what is read becomes all ones: NaN in every float dtype.
     Nan,
+    /// All of what is read becomes zero.
+    Zeros,
     /// The call takes so much longer on the device's clock.
     Slow(Duration),
     /// What [`Faulty::doing`] was given is done, and the call is made: for what only the device itself can bring about.
@@ -83,10 +85,11 @@ pub struct FaultPlan {
 
 /// Names that [`FaultPlan::parse`] knows, with their rule and meaning. The periods let a soak of seconds meet each
 /// fault several times after it has warmed up.
-pub const FAULTS: [(&str, Rule, &str); 7] = [
+pub const FAULTS: [(&str, Rule, &str); 8] = [
     ("leak", Rule { on: On::Release, when: When::Every(5), fault: Fault::Leak }, "buffers are never released"),
     ("bitflip", Rule { on: On::Read, when: When::Every(23), fault: Fault::FlipBit }, "a bit of a result flips"),
     ("nan", Rule { on: On::Read, when: When::Every(23), fault: Fault::Nan }, "a value of a result becomes NaN"),
+    ("zeros", Rule { on: On::Read, when: When::From(1), fault: Fault::Zeros }, "results are all zero"),
     ("hang", Rule { on: On::Wait, when: When::Nth(40), fault: Fault::Hang }, "a queue never finishes"),
     ("lost", Rule { on: On::Launch, when: When::Nth(60), fault: Fault::Lose }, "the device is lost"),
     (
@@ -252,6 +255,7 @@ impl State {
                 let to = (from + 8).min(out.len());
                 out[from..to].fill(0xFF);
             }
+            Fault::Zeros => out.fill(0),
             _ => {}
         }
     }

@@ -1,7 +1,7 @@
-//! Verify records as JUnit XML, which CI systems read: one test case per record.
+//! Verify and stress records as JUnit XML, which CI systems read: one test case per record.
 
 use crate::base::Record;
-use crate::base::record::{Status, VerifyRecord};
+use crate::base::record::{Status, StressRecord, VerifyRecord};
 
 /// All verify records; other kinds have no form here. A case that was not run is skipped, never passed.
 pub fn verify(records: &[Record], interrupted: bool) -> String {
@@ -23,6 +23,63 @@ pub fn verify(records: &[Record], interrupted: bool) -> String {
         out.push_str("      <error message=\"interrupted: later cases are missing\"/>\n    </testcase>\n");
     }
     out.push_str("  </testsuite>\n</testsuites>\n");
+    out
+}
+
+/// All stress records: a test case for each phase. A phase that proves nothing and a worker that crashed are errors, never
+/// passed and never only skipped. `line` is the run's last line, `whole` false if phases are missing.
+pub fn stress(records: &[Record], line: &str, whole: bool) -> String {
+    let rows: Vec<&StressRecord> =
+        records.iter().filter_map(|r| if let Record::Stress(s) = r { Some(s.as_ref()) } else { None }).collect();
+    let count = |of: fn(&str) -> bool| rows.iter().filter(|r| of(&r.verdict)).count();
+    // A run without all of its phases must not look like a passed one.
+    let missing = usize::from(!whole || rows.is_empty());
+    let (failed, errors) = (count(|v| v != "pass" && !proves_nothing(v)), count(proves_nothing) + missing);
+    let tests = rows.len() + missing;
+    let totals = format!("tests=\"{tests}\" failures=\"{failed}\" errors=\"{errors}\" skipped=\"0\"");
+    let mut out = format!("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites {totals}>\n");
+    out.push_str(&format!("  <testsuite name=\"gpuctl stress\" {totals}>\n"));
+    for r in rows {
+        out.push_str(&phase(r));
+    }
+    if missing > 0 {
+        out.push_str("    <testcase classname=\"gpuctl\" name=\"the whole run\">\n");
+        out.push_str(&format!("      <error message=\"{}\"/>\n    </testcase>\n", escaped(line)));
+    }
+    out.push_str("  </testsuite>\n</testsuites>\n");
+    out
+}
+
+fn proves_nothing(verdict: &str) -> bool {
+    matches!(verdict, "inconclusive" | "crash")
+}
+
+fn phase(r: &StressRecord) -> String {
+    let (class, name) = (format!("{}.stress", r.device), escaped(&r.scenario));
+    let class = escaped(&class);
+    let mut out = format!("    <testcase classname=\"{class}\" name=\"{name}\" time=\"{:.3}\">\n", r.seconds);
+    out.push_str("      <properties>\n");
+    for (name, value) in [
+        ("uid", r.uid.clone()),
+        ("cycles", r.done.to_string()),
+        ("cycles_planned", r.planned.to_string()),
+        ("bytes_checked", r.bytes_checked.to_string()),
+        ("mismatches", r.mismatches.to_string()),
+        ("errors", r.errors.to_string()),
+        ("restarts", r.restarts.to_string()),
+    ] {
+        out.push_str(&format!("        <property name=\"{name}\" value=\"{}\"/>\n", escaped(&value)));
+    }
+    out.push_str("      </properties>\n");
+    if r.verdict != "pass" {
+        let tag = if proves_nothing(&r.verdict) { "error" } else { "failure" };
+        let (kind, message) = (escaped(&r.verdict), escaped(&r.reason));
+        let details: Vec<String> = r.findings.iter().cloned().chain([format!("rerun: {}", r.rerun)]).collect();
+        out.push_str(&format!("      <{tag} type=\"{kind}\" message=\"{message}\">"));
+        out.push_str(&escaped(&details.join("\n")));
+        out.push_str(&format!("</{tag}>\n"));
+    }
+    out.push_str("    </testcase>\n");
     out
 }
 
@@ -75,7 +132,7 @@ fn details(r: &VerifyRecord) -> String {
 }
 
 /// Text as XML 1.0 takes it, in attributes and between tags. What it cannot hold (control characters) becomes `?`.
-fn escaped(text: &str) -> String {
+pub(super) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

@@ -10,11 +10,14 @@ pub mod devices;
 pub mod explain;
 #[cfg(feature = "cli")]
 pub mod health;
+#[cfg(feature = "plot")]
+pub mod html;
 pub mod json;
 pub mod junit;
 pub mod markdown;
 #[cfg(feature = "plot")]
 pub mod plot;
+pub mod prometheus;
 pub mod rows;
 pub mod support;
 #[cfg(feature = "cli")]

@@ -346,6 +346,7 @@ pub(crate) fn watched() -> Watched {
         corrected: range,
         uncorrected: range,
         throttle: vec!["sw-power-cap".into()],
+        protecting: 0,
         lost: false,
         reset_required: false,
     }

@@ -11,6 +11,9 @@ mod probe;
 mod queue;
 mod sys;
 
+#[cfg(test)]
+pub(crate) use queue::leak;
+
 use std::ffi::CString;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;

@@ -82,6 +82,8 @@ impl OpenclQueue {
             handle: Handle::new(raw, "event", release_event, ledger),
             _ticket: ledger.enter(Kind::Event, 0),
         });
+        #[cfg(test)]
+        leak::one_of_a_thousand(self.shared.serial, &event);
         for stamp in self.marks.iter_mut().rev().take_while(|s| s.after.is_none()) {
             stamp.after = Some(Arc::clone(&event));
         }
@@ -387,5 +389,23 @@ impl Queue for OpenclQueue {
             .and_then(|(start, end)| end.checked_sub(start))
             .map(|ns| ns as f64 * 1e-9);
         Ok(Span { device, host })
+    }
+}
+
+/// A leak as a driver's user makes it, for the test of the detector of leaks: in test builds alone.
+#[cfg(test)]
+pub(crate) mod leak {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+    /// Serial number of the device whose events are not all released; 0: of none.
+    pub(crate) static OF: AtomicU64 = AtomicU64::new(0);
+    static COMMANDS: AtomicU64 = AtomicU64::new(0);
+
+    /// The event of every thousandth command is never given to `clReleaseEvent`.
+    pub(super) fn one_of_a_thousand(serial: u64, event: &Arc<super::Event>) {
+        if OF.load(SeqCst) == serial && (COMMANDS.fetch_add(1, SeqCst) + 1).is_multiple_of(1000) {
+            std::mem::forget(Arc::clone(event));
+        }
     }
 }

@@ -116,6 +116,8 @@ pub struct Watch<'t> {
     telemetry: &'t mut Telemetry,
     device: DeviceInfo,
     watched: Watched,
+    /// What the card told last.
+    latest: Option<Snapshot>,
     /// When the last question was put.
     asked: Option<Instant>,
     /// True if the last answer did not list a card that had been there.
@@ -126,7 +128,7 @@ impl<'t> Watch<'t> {
     /// Begins; the first [`Watch::tick`] asks.
     pub fn begin(telemetry: &'t mut Telemetry, device: &DeviceInfo) -> Self {
         let watched = cardless(device).map_or_else(Watched::default, Watched::none);
-        Watch { telemetry, device: device.clone(), watched, asked: None, missing: false }
+        Watch { telemetry, device: device.clone(), watched, latest: None, asked: None, missing: false }
     }
 
     /// Takes in an answer that has come, and asks if it is time.
@@ -151,6 +153,7 @@ impl<'t> Watch<'t> {
         match card_of(told, &self.device) {
             Ok(card) => {
                 self.watched.take(card);
+                self.latest = Some(card.clone());
                 self.missing = false;
             }
             Err(why) if self.watched.answered == 0 => {
@@ -163,6 +166,11 @@ impl<'t> Watch<'t> {
     /// What was told so far.
     pub fn so_far(&self) -> &Watched {
         &self.watched
+    }
+
+    /// What the card told last.
+    pub fn latest(&self) -> Option<&Snapshot> {
+        self.latest.as_ref()
     }
 
     /// Asks once more, so that nothing of the last seconds is missed, and ends.

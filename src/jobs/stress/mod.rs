@@ -3,8 +3,13 @@
 //! The parent ([`run`]) never touches a driver: it starts workers ([`worker()`]), one per scenario and device, bounds
 //! every wait, replaces workers that die or hang, and keeps a journal. Verdicts are pure functions ([`verdict`]).
 
+mod drift;
+mod faults;
 pub mod journal;
+mod planted;
 pub mod scenario;
+mod self_test;
+pub mod simulated;
 mod supervisor;
 pub mod verdict;
 mod watch;
@@ -16,9 +21,11 @@ use crate::base::record::StressRecord;
 use crate::base::{Absence, Code, DeviceInfo, Env, Error, Result, units};
 use crate::device::cpu::available_threads;
 
+pub use planted::Planted;
+pub use self_test::{SelfTestConfig, SelfTestSummary, Threads, self_test, self_test_line};
 pub use supervisor::{Child, Exe, Exit, Spawn, run};
 pub use verdict::{Evidence, Limits, Verdict, judge};
-pub use worker::{Line, Phase, Planted, Task, run_phase, run_task, worker};
+pub use worker::{Line, Phase, Task, run_phase, run_task, worker};
 
 /// What to do.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,6 +52,8 @@ pub struct StressConfig {
     pub tree: Option<PathBuf>,
     /// Folder into which workers write their parts of a trace ([`crate::engine::trace`]); `None`: nothing is traced.
     pub trace: Option<PathBuf>,
+    /// Thresholds of the verdicts.
+    pub limits: Limits,
     /// The command line, for the journal.
     pub command: Vec<String>,
 }
@@ -62,6 +71,7 @@ impl Default for StressConfig {
             heartbeat: None,
             tree: None,
             trace: None,
+            limits: Limits::default(),
             command: Vec::new(),
         }
     }

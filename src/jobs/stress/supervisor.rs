@@ -13,7 +13,7 @@ use crate::device::telemetry::Telemetry;
 
 use super::journal::{Entry, Journal, utc_now};
 use super::scenario::Scenario;
-use super::verdict::Verdict;
+use super::verdict::{Verdict, overall};
 use super::watch::{Job, phase};
 use super::worker::{Line, Phase, Task};
 use super::{StressConfig, StressSummary};
@@ -54,6 +54,10 @@ pub trait Child: Send {
     fn ended(&mut self) -> Option<Exit>;
     /// The last of what it wrote to standard error.
     fn errors(&self) -> String;
+    /// Its process id, if it is a process.
+    fn pid(&self) -> Option<u32> {
+        None
+    }
 }
 
 /// Starts workers: processes in real use, threads in tests.
@@ -128,6 +132,9 @@ impl Child for Process {
         // An error means that it is gone already.
         let _ = self.child.kill();
     }
+    fn pid(&self) -> Option<u32> {
+        Some(self.child.id())
+    }
     fn ended(&mut self) -> Option<Exit> {
         let status = self.child.try_wait().ok()??;
         #[cfg(unix)]
@@ -177,8 +184,8 @@ pub fn run(cfg: &StressConfig, spawn: &dyn Spawn, sink: &mut dyn Sink, cancel: &
         sink.note(&e.to_string());
     }
     let (devices, absent) = list(cfg, spawn, cancel)?;
-    let phases = (devices.len() * resolved.scenarios.len()).max(1) as f64;
-    let seconds = cfg.seconds / phases;
+    let planned = devices.len() * resolved.scenarios.len();
+    let seconds = cfg.seconds / planned.max(1) as f64;
     let mut summary = StressSummary {
         verdict: Verdict::Inconclusive,
         exit_code: Verdict::Inconclusive.exit_code(),
@@ -192,7 +199,7 @@ pub fn run(cfg: &StressConfig, spawn: &dyn Spawn, sink: &mut dyn Sink, cancel: &
     };
     let mut telemetry = cfg.tree.clone().map_or_else(Telemetry::cards, Telemetry::tree);
     let start = Instant::now();
-    let mut worst: Option<Verdict> = None;
+    let mut phases: Vec<(String, Verdict)> = Vec::new();
     let mut early = false;
     for device in &summary.devices {
         for scenario in &resolved.scenarios {
@@ -228,16 +235,12 @@ pub fn run(cfg: &StressConfig, spawn: &dyn Spawn, sink: &mut dyn Sink, cancel: &
             }
             summary.tested_seconds += record.seconds;
             summary.records.push(record);
-            worst = worst.max(Some(verdict));
+            phases.push((device.id.clone(), verdict));
             early = cfg.fail_early && verdict > Verdict::Inconclusive;
         }
     }
     summary.interrupted = cancel.raised();
-    summary.verdict = match worst {
-        Some(Verdict::Pass) if summary.interrupted => Verdict::Inconclusive,
-        Some(worst) => worst,
-        None => Verdict::Inconclusive,
-    };
+    summary.verdict = overall(&summary.devices, &phases, planned, summary.interrupted, &cfg.limits);
     summary.exit_code = summary.verdict.exit_code();
     let end = Entry::End {
         utc: utc_now(),

@@ -3,8 +3,10 @@
 //! A pass must be earned: enough work, nearly all of it checked, everything given back. Everything else has a name.
 
 use crate::base::record::StressSample;
-use crate::base::stats::{median, quantile, sorted};
+use crate::base::{DeviceInfo, units};
 use crate::device::LedgerState;
+
+pub use super::drift::{Drift, degradation, drift, never_returns};
 
 /// How a phase ended, from harmless to worst: the verdict of a run is the worst of its phases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -13,7 +15,9 @@ pub enum Verdict {
     Pass,
     /// Too little was done or checked to say anything.
     Inconclusive,
-    /// Throughput fell.
+    /// The card lowered its clocks to protect itself: its figures are not its own.
+    Throttled,
+    /// Throughput fell, or slow cycles became slower.
     Degradation,
     /// Operations returned errors, or the card told of one.
     Error,
@@ -28,11 +32,30 @@ pub enum Verdict {
 }
 
 impl Verdict {
+    /// All, from harmless to worst.
+    pub const ALL: [Verdict; 9] = [
+        Verdict::Pass,
+        Verdict::Inconclusive,
+        Verdict::Throttled,
+        Verdict::Degradation,
+        Verdict::Error,
+        Verdict::Leak,
+        Verdict::Hang,
+        Verdict::Crash,
+        Verdict::Corruption,
+    ];
+
+    /// The verdict of that word.
+    pub fn parse(word: &str) -> Option<Self> {
+        Verdict::ALL.into_iter().find(|v| v.name() == word)
+    }
+
     /// The word used in every output.
     pub const fn name(self) -> &'static str {
         match self {
             Verdict::Pass => "pass",
             Verdict::Inconclusive => "inconclusive",
+            Verdict::Throttled => "throttled",
             Verdict::Degradation => "degradation",
             Verdict::Error => "error",
             Verdict::Leak => "leak",
@@ -60,8 +83,12 @@ pub struct Limits {
     pub rss_floor_bytes: f64,
     /// File descriptors and threads may grow by this many.
     pub handle_floor: f64,
+    /// The device's memory may grow by this much: drivers take it in large pieces.
+    pub device_floor_bytes: f64,
     /// Throughput may fall by this part.
     pub decay: f64,
+    /// The 99th percentile of the cycles' time may become so many times as long.
+    pub p99_growth: f64,
     /// Leading part of a phase that is warm-up for memory and throughput.
     pub warm_up: f64,
     /// Fewest samples after warm-up for a statement about drift.
@@ -72,19 +99,24 @@ pub struct Limits {
     pub min_tested: f64,
     /// Part of the results made that must be checked.
     pub min_checked: f64,
+    /// A verdict that is never given: a detector switched off, for the test of the self-test.
+    pub off: Option<Verdict>,
 }
 
 impl Default for Limits {
     fn default() -> Self {
         Limits {
             rss_floor_bytes: 15.0 * 1024.0 * 1024.0,
+            device_floor_bytes: 32.0 * 1024.0 * 1024.0,
             handle_floor: 8.0,
             decay: 0.2,
+            p99_growth: 2.0,
             warm_up: 0.25,
             min_samples: 16,
             min_seconds: 60.0,
             min_tested: 0.5,
             min_checked: 0.9,
+            off: None,
         }
     }
 }
@@ -118,46 +150,71 @@ pub struct Evidence {
     pub hang: Option<String>,
     /// What the card told that makes its work untrustworthy.
     pub card: Option<String>,
+    /// What the card told of clocks that it lowered to protect itself.
+    pub throttled: Option<String>,
+    /// Why what the card told cannot be true.
+    pub incredible: Option<String>,
     /// True if the user stopped the phase.
     pub interrupted: bool,
     /// The ledger before the first and after the last operation; `None` if the worker did not get there.
     pub ledger: Option<(LedgerState, LedgerState)>,
 }
 
-/// The verdict and its reason in words.
+/// The verdict and its reason in words: the gravest of what the evidence shows.
 pub fn judge(e: &Evidence, limits: &Limits) -> (Verdict, String) {
     let first = e.finding.as_deref().unwrap_or("no details");
-    if e.mismatches > 0 {
-        return (Verdict::Corruption, format!("wrong results: {}; first: {first}", e.mismatches));
+    let wrong = (e.mismatches > 0).then(|| format!("wrong results: {}; first: {first}", e.mismatches));
+    let failed = (e.errors > 0).then(|| format!("failed operations: {}; first: {first}", e.errors));
+    let rules: [(Verdict, &dyn Fn() -> Option<String>); 9] = [
+        (Verdict::Corruption, &|| wrong.clone()),
+        (Verdict::Crash, &|| e.crash.clone()),
+        (Verdict::Hang, &|| e.hang.clone()),
+        (Verdict::Leak, &|| leaked(e, limits)),
+        (Verdict::Error, &|| e.card.clone()),
+        (Verdict::Error, &|| failed.clone()),
+        (Verdict::Throttled, &|| e.throttled.clone()),
+        (Verdict::Degradation, &|| slower(&e.series, limits)),
+        (Verdict::Inconclusive, &|| too_little(e, limits)),
+    ];
+    let mut applied = rules.into_iter().filter(|(verdict, _)| limits.off != Some(*verdict));
+    let found = applied.find_map(|(verdict, rule)| rule().map(|why| (verdict, why)));
+    found.unwrap_or_else(|| (Verdict::Pass, "every result right, everything given back".into()))
+}
+
+/// The verdict of a whole run: the worst of its phases, each with the id of its device. It passes only if every planned
+/// phase was run to its end on a device that is known by name.
+pub fn overall(
+    devices: &[DeviceInfo],
+    phases: &[(String, Verdict)],
+    planned: usize,
+    interrupted: bool,
+    limits: &Limits,
+) -> Verdict {
+    let known = |id: &String| devices.iter().any(|d| d.id == *id && !d.name.is_empty() && !d.uid.is_empty());
+    let whole = !interrupted && phases.len() >= planned && phases.iter().all(|(id, _)| known(id));
+    match phases.iter().map(|p| p.1).max() {
+        Some(Verdict::Pass) if !whole && limits.off != Some(Verdict::Inconclusive) => Verdict::Inconclusive,
+        Some(worst) => worst,
+        None => Verdict::Inconclusive,
     }
-    if let Some(how) = &e.crash {
-        return (Verdict::Crash, how.clone());
+}
+
+/// Throughput that fell, or a tail that became longer.
+fn slower(series: &[StressSample], limits: &Limits) -> Option<String> {
+    if span(series) < limits.min_seconds {
+        return None;
     }
-    if let Some(what) = &e.hang {
-        return (Verdict::Hang, what.clone());
+    let rates: Vec<f64> = series.iter().map(|s| s.rate).collect();
+    if let Some(drop) = degradation(&rates, limits.decay, limits) {
+        return Some(format!("throughput fell by {:.0} % from the first to the last quarter", drop * 100.0));
     }
-    if let Some(what) = leaked(e, limits) {
-        return (Verdict::Leak, what);
-    }
-    if let Some(what) = &e.card {
-        return (Verdict::Error, what.clone());
-    }
-    if e.errors > 0 {
-        return (Verdict::Error, format!("failed operations: {}; first: {first}", e.errors));
-    }
-    let rates: Vec<f64> = e.series.iter().map(|s| s.rate).collect();
-    if span(&e.series) >= limits.min_seconds
-        && let Some(drop) = degradation(&rates, limits)
-    {
-        return (
-            Verdict::Degradation,
-            format!("throughput fell by {:.0} % from the first to the last quarter", drop * 100.0),
-        );
-    }
-    if let Some(why) = too_little(e, limits) {
-        return (Verdict::Inconclusive, why);
-    }
-    (Verdict::Pass, "every result right, everything given back".into())
+    // A time that becomes n times as long is a rate that falls to an nth.
+    let tail: Vec<f64> = series.iter().filter_map(|s| s.p99_s).filter(|p| *p > 0.0).map(|p| 1.0 / p).collect();
+    let drop = degradation(&tail, 1.0 - 1.0 / limits.p99_growth, limits)?;
+    Some(format!(
+        "the 99th percentile of a cycle's time grew {:.1} times from the first to the last quarter",
+        1.0 / (1.0 - drop)
+    ))
 }
 
 /// Why the evidence does not suffice for a pass.
@@ -177,13 +234,30 @@ fn too_little(e: &Evidence, limits: &Limits) -> Option<String> {
     if (e.bytes_checked as f64) < limits.min_checked * e.bytes_planned as f64 {
         return Some(format!("{} of {} result bytes were checked", e.bytes_checked, e.bytes_planned));
     }
-    if e.seconds < limits.min_tested * e.planned_seconds {
+    // As not-at-least, so that a time that is no number does not pass.
+    let enough = e.seconds >= limits.min_tested * e.planned_seconds;
+    if !enough {
         return Some(format!("{:.1} of {:.1} planned seconds were tested", e.seconds, e.planned_seconds));
     }
     if e.series.is_empty() {
         return Some("no samples were taken".into());
     }
-    e.ledger.is_none().then(|| "the worker ended without giving account of its allocations".into())
+    if e.series.iter().any(|s| !s.rate.is_finite() || s.rate < 0.0) {
+        return Some("a sample's throughput is no number".into());
+    }
+    if e.series.iter().all(|s| s.rate == 0.0) {
+        return Some(format!("{} cycles are said to be done, but no sample shows any throughput", e.done));
+    }
+    if let Some(why) = &e.incredible {
+        return Some(why.clone());
+    }
+    if e.ledger.is_none() {
+        return Some("the worker ended without giving account of its allocations".into());
+    }
+    match device_memory(&e.series, limits) {
+        Some(Grown { ours: false, text }) => Some(text),
+        _ => None,
+    }
 }
 
 /// What was allocated and not given back, if anything.
@@ -191,6 +265,7 @@ fn leaked(e: &Evidence, limits: &Limits) -> Option<String> {
     if let Some((before, after)) = &e.ledger {
         let pairs = [
             ("buffers", before.buffers, after.buffers),
+            ("bytes", before.bytes, after.bytes),
             ("pinned buffers", before.pinned, after.pinned),
             ("queues", before.queues, after.queues),
             ("programs", before.programs, after.programs),
@@ -199,19 +274,23 @@ fn leaked(e: &Evidence, limits: &Limits) -> Option<String> {
         let left: Vec<String> =
             pairs.iter().filter(|(_, b, a)| a > b).map(|(what, b, a)| format!("{} {what}", a - b)).collect();
         if !left.is_empty() {
-            let bytes = after.bytes.saturating_sub(before.bytes);
-            return Some(format!("never given back: {} ({bytes} bytes)", left.join(", ")));
+            return Some(format!("never given back: {}", left.join(", ")));
         }
     }
     let column = |f: fn(&StressSample) -> Option<u64>| -> Vec<(f64, f64)> {
         e.series.iter().filter_map(|s| f(s).map(|v| (s.t, v as f64))).collect()
     };
     for (what, f) in [
-        ("live buffers at the same point of the cycle", (|s: &StressSample| Some(s.buffers)) as fn(&_) -> _),
-        ("live queues, programs and events", |s: &StressSample| Some(s.objects)),
+        ("buffers", (|s: &StressSample| Some(s.buffers)) as fn(&_) -> _),
+        ("bytes of buffers", |s: &StressSample| Some(s.buffer_bytes)),
+        ("pinned buffers", |s: &StressSample| Some(s.pinned)),
+        ("queues", |s: &StressSample| Some(s.queues)),
+        ("programs", |s: &StressSample| Some(s.programs)),
+        ("events", |s: &StressSample| Some(s.events)),
+        ("queues, programs and events", |s: &StressSample| Some(s.objects)),
     ] {
         if let Some(growth) = never_returns(&column(f), limits) {
-            return Some(format!("{what} grew by {growth:.0} and never went back"));
+            return Some(format!("live {what} at the same point of the cycle grew by {growth:.0} and never went back"));
         }
     }
     if span(&e.series) < limits.min_seconds {
@@ -229,7 +308,52 @@ fn leaked(e: &Evidence, limits: &Limits) -> Option<String> {
             return Some(format!("{what} grew by {:.0}", d.growth));
         }
     }
-    None
+    match device_memory(&e.series, limits) {
+        Some(Grown { ours: true, text }) => Some(text),
+        _ => None,
+    }
+}
+
+/// Device memory that grew for good.
+struct Grown {
+    /// True if it is the worker's; false if it may be that of other processes.
+    ours: bool,
+    text: String,
+}
+
+/// The worker's own memory on the card, where the card tells of each process; else the growth of all that is in use, which is
+/// the worker's only if the others' share is told and stood still.
+fn device_memory(series: &[StressSample], limits: &Limits) -> Option<Grown> {
+    if span(series) < limits.min_seconds {
+        return None;
+    }
+    let column = |f: fn(&StressSample) -> Option<u64>| -> Vec<(f64, f64)> {
+        series.iter().filter_map(|s| f(s).map(|v| (s.t, v as f64))).collect()
+    };
+    let grown = |f: fn(&StressSample) -> Option<u64>| drift(&column(f), limits.device_floor_bytes, limits);
+    let mib = |d: &Drift| format!("{:.1} MiB", d.growth / (1024.0 * 1024.0));
+    let own = column(|s| s.device_own_bytes);
+    if own.len() >= limits.min_samples {
+        let d = grown(|s| s.device_own_bytes)?;
+        return Some(Grown { ours: true, text: format!("the worker's memory on the card grew by {}", mib(&d)) });
+    }
+    let d = grown(|s| s.device_used_bytes)?;
+    let others = column(|s| s.device_other_bytes);
+    let (least, most) = others.iter().fold((f64::INFINITY, 0f64), |(a, b), p| (a.min(p.1), b.max(p.1)));
+    let told = others.len() >= limits.min_samples;
+    let ours = told && most - least <= 0.5 * limits.device_floor_bytes;
+    let text = match (ours, told) {
+        (true, _) => format!("memory in use on the card grew by {}, that of other processes did not", mib(&d)),
+        (false, true) => {
+            let moved = units::bytes((most - least) as u64);
+            format!(
+                "memory in use on the card grew by {}, but other processes moved {moved} of it: no statement",
+                mib(&d)
+            )
+        }
+        (false, false) => format!("memory in use on the card grew by {}, and nobody tells whose it is", mib(&d)),
+    };
+    Some(Grown { ours, text })
 }
 
 /// Seconds from the first to the last sample.
@@ -238,95 +362,4 @@ fn span(series: &[StressSample]) -> f64 {
         (Some(a), Some(b)) => b.t - a.t,
         _ => 0.0,
     }
-}
-
-/// Growth of a count that is noise-free by construction (the ledger at quiet points): after warm-up it never falls, and
-/// grows within the first half as well as within the second. Any such growth is a leak; a single step is not (something
-/// made late and kept). `None` with fewer than eight points.
-pub fn never_returns(points: &[(f64, f64)], limits: &Limits) -> Option<f64> {
-    let kept = after_warm_up(points, limits);
-    if kept.len() < 8 || kept.windows(2).any(|w| w[1].1 < w[0].1) {
-        return None;
-    }
-    let grows = |part: &[(f64, f64)]| part[part.len() - 1].1 - part[0].1;
-    let (first, second) = kept.split_at(kept.len() / 2);
-    (grows(first) > 0.0 && grows(second) > 0.0).then(|| grows(kept))
-}
-
-/// A growth that is no noise.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Drift {
-    /// Theil-Sen slope per second.
-    pub slope: f64,
-    /// Slope times the seconds observed.
-    pub growth: f64,
-}
-
-/// A drift of a noisy series: after warm-up the lower end of the 95 % interval of the Theil-Sen slope (Sen 1968, by
-/// Kendall's S) times the time observed exceeds `floor`, and the median of every quarter exceeds that of the one before.
-/// `None` also for too few samples. A single step is no drift: its slope's interval reaches zero.
-pub fn drift(points: &[(f64, f64)], floor: f64, limits: &Limits) -> Option<Drift> {
-    let kept = thinned(after_warm_up(points, limits));
-    if kept.len() < limits.min_samples {
-        return None;
-    }
-    let mids: Vec<f64> = quarters(&kept).iter().map(|q| median(&q.iter().map(|p| p.1).collect::<Vec<_>>())).collect();
-    if mids.windows(2).any(|w| w[1] <= w[0]) {
-        return None;
-    }
-    let mut slopes = Vec::new();
-    for (i, a) in kept.iter().enumerate() {
-        for b in &kept[i + 1..] {
-            if b.0 > a.0 {
-                slopes.push((b.1 - a.1) / (b.0 - a.0));
-            }
-        }
-    }
-    slopes.sort_by(f64::total_cmp);
-    let n = kept.len() as f64;
-    let c = 1.959_964 * (n * (n - 1.0) * (2.0 * n + 5.0) / 18.0).sqrt();
-    let low = slopes.get((((slopes.len() as f64 - c) / 2.0).floor().max(0.0)) as usize).copied()?;
-    let seconds = kept.last()?.0 - kept.first()?.0;
-    let slope = quantile(&slopes, 0.5);
-    (low * seconds > floor).then_some(Drift { slope, growth: slope * seconds })
-}
-
-/// The part by which throughput fell: the median of the last quarter after warm-up lies more than `limits.decay` below
-/// that of the first, each quarter below the one before, and nine tenths of the last quarter lie below nine tenths of
-/// the first. `None` also for too few samples.
-pub fn degradation(rates: &[f64], limits: &Limits) -> Option<f64> {
-    let points: Vec<(f64, f64)> = rates.iter().enumerate().map(|(i, r)| (i as f64, *r)).collect();
-    let kept = after_warm_up(&points, limits);
-    if kept.len() < limits.min_samples {
-        return None;
-    }
-    let quarters: Vec<Vec<f64>> =
-        quarters(kept).iter().map(|q| sorted(&q.iter().map(|p| p.1).collect::<Vec<_>>())).collect();
-    let mids: Vec<f64> = quarters.iter().map(|q| quantile(q, 0.5)).collect();
-    let drop = 1.0 - mids[3] / mids[0];
-    let apart = quantile(&quarters[3], 0.9) < quantile(&quarters[0], 0.1);
-    (mids[0] > 0.0 && drop > limits.decay && apart && mids.windows(2).all(|w| w[1] < w[0])).then_some(drop)
-}
-
-fn after_warm_up<'p>(points: &'p [(f64, f64)], limits: &Limits) -> &'p [(f64, f64)] {
-    let skip = (points.len() as f64 * limits.warm_up).ceil() as usize;
-    &points[skip.min(points.len())..]
-}
-
-fn quarters(points: &[(f64, f64)]) -> [&[(f64, f64)]; 4] {
-    let at = |i: usize| points.len() * i / 4;
-    [0, 1, 2, 3].map(|i| &points[at(i)..at(i + 1)])
-}
-
-/// At most 240 points, each the medians of a run of samples: the slope looks at every pair.
-fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
-    const MOST: usize = 240;
-    let run = points.len().div_ceil(MOST).max(1);
-    points
-        .chunks(run)
-        .map(|c| {
-            let column = |f: fn(&(f64, f64)) -> f64| median(&c.iter().map(f).collect::<Vec<_>>());
-            (column(|p| p.0), column(|p| p.1))
-        })
-        .collect()
 }

@@ -4,16 +4,17 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use crate::base::record::{StressRecord, StressSample};
+use crate::base::sink::Live;
 use crate::base::{Cancel, DeviceInfo, Progress, Sink, units};
 
 use crate::device::telemetry::{Telemetry, Watch};
 
-use super::StressConfig;
 use super::journal::{Entry, Journal, utc_now};
 use super::scenario::{Counts, Scenario};
 use super::supervisor::{Spawn, await_end, ending, phase_task, reader, task_text};
-use super::verdict::{Evidence, Limits, Verdict, judge};
+use super::verdict::{Evidence, Verdict, judge};
 use super::worker::{Line, Phase};
+use super::{Planted, StressConfig};
 
 /// Workers that a phase may use up before it is given up.
 const WORKERS: u64 = 3;
@@ -87,25 +88,41 @@ struct Told<'t> {
     evidence: Evidence,
     record: StressRecord,
     doing: String,
+    /// Process id of the present worker, where it is a process.
+    pid: Option<u32>,
+}
+
+/// What the card told last, into a sample.
+fn add_card(sample: &mut StressSample, card: &Watch<'_>, pid: Option<u32>) {
+    let Some(told) = card.latest() else { return };
+    sample.temperature_c = told.temperature_c;
+    sample.power_w = told.power_w;
+    sample.device_used_bytes = told.memory_used;
+    let Some(processes) = &told.processes else { return };
+    sample.device_own_bytes = processes.iter().find(|p| Some(p.pid) == pid).and_then(|p| p.bytes);
+    let others = processes.iter().filter(|p| Some(p.pid) != pid).map(|p| p.bytes);
+    sample.device_other_bytes = others.sum();
 }
 
 impl Told<'_> {
     fn counts(&self) -> Counts {
         let (a, b) = (self.before, self.now);
+        // A counter that runs over must not come back as a small one.
         Counts {
-            done: a.done + b.done,
-            bytes_made: a.bytes_made + b.bytes_made,
-            bytes_checked: a.bytes_checked + b.bytes_checked,
-            mismatches: a.mismatches + b.mismatches,
-            errors: a.errors + b.errors,
+            done: a.done.saturating_add(b.done),
+            bytes_made: a.bytes_made.saturating_add(b.bytes_made),
+            bytes_checked: a.bytes_checked.saturating_add(b.bytes_checked),
+            mismatches: a.mismatches.saturating_add(b.mismatches),
+            errors: a.errors.saturating_add(b.errors),
         }
     }
 
     fn hear(&mut self, line: Line) {
         match line {
             Line::Op { doing, .. } => self.doing = doing,
-            Line::Sample { sample, counts, tested } => {
+            Line::Sample { mut sample, counts, tested } => {
                 (self.now, self.tested) = (counts, tested);
+                self.card.iter().for_each(|card| add_card(&mut sample, card, self.pid));
                 self.series.push(sample);
             }
             Line::Finding { what } => {
@@ -124,10 +141,27 @@ impl Told<'_> {
                     *self.record.counters.entry(name).or_default() += n;
                 }
                 self.evidence.ledger = Some(ledger);
-                self.now.errors += release_errors.len() as u64;
+                self.now.errors = self.now.errors.saturating_add(release_errors.len() as u64);
                 self.record.findings.extend(release_errors.into_iter().map(|e| format!("on release: {e}")));
             }
             Line::Devices { .. } | Line::Stalled { .. } | Line::Refused(_) => {}
+        }
+    }
+
+    fn live(&self, job: &Job<'_>) -> Live {
+        let (c, last) = (self.counts(), self.series.samples.last());
+        Live {
+            scenario: job.scenario.name.into(),
+            device: job.device.id.clone(),
+            uid: job.device.uid.clone(),
+            seconds: self.tested_before + self.tested,
+            done: c.done,
+            bytes_checked: c.bytes_checked,
+            mismatches: c.mismatches,
+            errors: c.errors,
+            restarts: self.record.restarts,
+            temperature_c: last.and_then(|s| s.temperature_c),
+            power_w: last.and_then(|s| s.power_w),
         }
     }
 
@@ -165,7 +199,7 @@ pub(super) fn phase(
             }
             End::Refused(text) => {
                 told.record.findings.push(text);
-                told.now.errors += 1;
+                told.now.errors = told.now.errors.saturating_add(1);
                 break;
             }
             End::Crash(how) => {
@@ -197,14 +231,18 @@ pub(super) fn phase(
 fn conclude(job: &Job<'_>, mut told: Told<'_>) -> (Verdict, StressRecord) {
     let counts = told.counts();
     let seconds = told.tested_before + told.tested;
-    let telemetry = told.card.take().map(Watch::end).unwrap_or_default();
+    let mut telemetry = told.card.take().map(Watch::end).unwrap_or_default();
+    if let Ok(Some(card)) = Planted::parse(job.cfg.inject.as_deref()).map(|p| p.card()) {
+        telemetry.asked += 1;
+        telemetry.take(&card);
+    }
     let card = telemetry.fault();
     told.record.findings.extend(card.clone());
     if telemetry.answered > 0 && telemetry.answered < telemetry.asked {
         let (answered, asked) = (telemetry.answered, telemetry.asked);
         told.record.not_tested.push(format!("the card between answers: it answered {answered} of {asked} questions"));
     }
-    let limits = Limits::default();
+    let limits = job.cfg.limits;
     let planned = (job.scenario.floor)(job.seconds * limits.min_tested, job.threads);
     let evidence = Evidence {
         series: told.series.samples.clone(),
@@ -218,6 +256,8 @@ fn conclude(job: &Job<'_>, mut told: Told<'_>) -> (Verdict, StressRecord) {
         errors: counts.errors,
         finding: told.record.findings.first().cloned(),
         card,
+        throttled: telemetry.throttled(),
+        incredible: telemetry.incredible(),
         ..told.evidence
     };
     let (verdict, reason) = judge(&evidence, &limits);
@@ -286,6 +326,7 @@ fn attempt(
         Ok(child) => child,
         Err(e) => return End::Refused(e.to_string()),
     };
+    told.pid = child.pid();
     let lines = reader(child.as_mut());
     let start = Instant::now();
     let (mut heard, mut journaled, mut shown) = (start, start, start);
@@ -335,7 +376,7 @@ fn attempt(
             stopped = Some(now);
             child.stop();
         }
-        if job.cfg.fail_early && stopped.is_none() && told.now.mismatches + told.now.errors > 0 {
+        if job.cfg.fail_early && stopped.is_none() && told.now.mismatches.saturating_add(told.now.errors) > 0 {
             stopped = Some(now);
             child.stop();
         }
@@ -373,11 +414,34 @@ fn attempt(
         if (now - shown).as_secs_f64() >= 0.5 {
             shown = now;
             let c = told.counts();
+            sink.live(&told.live(job));
             sink.progress(&Progress {
-                doing: format!("{who}: {} cycles, {} checked", c.done, units::bytes(c.bytes_checked)),
+                doing: status(&who, &c, told.series.samples.last()),
                 done: job.start.elapsed().as_secs(),
                 total: Some(job.cfg.seconds.ceil() as u64),
             });
         }
     }
+}
+
+/// The status line: what was done, how fast, what the card tells, what went wrong.
+fn status(who: &str, c: &Counts, sample: Option<&StressSample>) -> String {
+    let mut text = format!("{who}: {} cycles", c.done);
+    if let Some(s) = sample {
+        text.push_str(&format!(", {}/s", units::three(s.rate)));
+    }
+    text.push_str(&format!(", {} checked", units::bytes(c.bytes_checked)));
+    if let Some(t) = sample.and_then(|s| s.temperature_c) {
+        text.push_str(&format!(", {t:.0} °C"));
+    }
+    if let Some(w) = sample.and_then(|s| s.power_w) {
+        text.push_str(&format!(", {w:.0} W"));
+    }
+    let (wrong, failed) = (c.mismatches, c.errors);
+    text.push_str(&if wrong == 0 && failed == 0 {
+        ", no errors".into()
+    } else {
+        format!(", {wrong} WRONG, {failed} FAILED")
+    });
+    text
 }

@@ -15,13 +15,13 @@ use crate::base::record::StressSample;
 use crate::base::stats::{quantile, sorted};
 use crate::base::{Absence, Cancel, Code, DeviceInfo, Env, Error, Result, Told, os};
 use crate::device::cpu::Pin;
-use crate::device::faulty::{FaultPlan, Faulty};
 use crate::device::probe::{CpuConfig, Select, open};
 use crate::device::tap::{KEPT, Tracer};
 use crate::device::{Device, LedgerState, traced};
 use crate::engine::KernelCache;
 use crate::engine::trace::{Part, Talk};
 
+use super::Planted;
 use super::scenario::{self, Counts, Ctx, Meter};
 
 /// What a worker is to do; handed over as JSON.
@@ -279,53 +279,16 @@ fn sample(meter: &Meter<'_>, t: f64, rate: f64) -> StressSample {
         buffers: ledger.buffers,
         buffer_bytes: ledger.bytes,
         objects: ledger.objects(),
+        pinned: ledger.pinned,
+        queues: ledger.queues,
+        programs: ledger.programs,
+        events: ledger.events,
         rss_bytes: os::rss_bytes(),
         fds: os::open_fds(),
         threads: os::threads(),
         rate,
         p50_s: at(0.5),
         p99_s: at(0.99),
-    }
-}
-
-/// What `--inject` plants: faults of the worker itself, or of the device.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Planted {
-    /// Nothing.
-    Nothing,
-    /// The scenario does no work.
-    Zero,
-    /// The process aborts in the middle of the work.
-    Crash,
-    /// The device misbehaves by this plan.
-    Device(FaultPlan),
-}
-
-/// Cycles before a planted crash.
-const CRASH_AFTER: u64 = 200;
-
-impl Planted {
-    /// Reads `--inject`: `zero`, `crash`, or a plan of the faulty device such as `leak` or `bitflip@every=50`.
-    /// `BadArgument` lists what there is.
-    pub fn parse(text: Option<&str>) -> Result<Self> {
-        match text {
-            None => Ok(Planted::Nothing),
-            Some("zero") => Ok(Planted::Zero),
-            Some("crash") => Ok(Planted::Crash),
-            Some(text) => FaultPlan::parse(text)
-                .map(Planted::Device)
-                .map_err(|e| Error::new(e.code(), format!("{} crash zero", e.detail()))),
-        }
-    }
-
-    fn crash_after(&self) -> Option<u64> {
-        (*self == Planted::Crash).then_some(CRASH_AFTER)
-    }
-
-    fn plant(&self, device: Arc<dyn Device>) -> Arc<dyn Device> {
-        match self {
-            Planted::Device(plan) => Arc::new(Faulty::new(device, plan.clone())),
-            _ => device,
-        }
+        ..StressSample::default()
     }
 }

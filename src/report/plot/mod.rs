@@ -3,6 +3,7 @@
 
 mod bench;
 mod calibrate;
+mod stress;
 
 use std::sync::OnceLock;
 
@@ -62,6 +63,17 @@ pub fn bench(records: &[Record], format: Format) -> Result<Vec<u8>> {
 /// Errors: `BadArgument` if no key was measured, or if there are more than a picture can hold.
 pub fn calibrate(records: &[Record], format: Format) -> Result<Vec<u8>> {
     calibrate::Chart::of(records).and_then(|c| render(format, c.size(), &c))
+}
+
+/// The course of a phase of `stress`: memory, throughput, times, ledger, and what the card told. `None` for fewer than two
+/// samples.
+///
+/// Errors: `Internal` if it cannot be drawn.
+pub fn stress(record: &crate::base::record::StressRecord) -> Result<Option<String>> {
+    let Some(chart) = stress::Chart::of(record) else { return Ok(None) };
+    let bytes = render(Format::Svg, chart.size(), &chart)?;
+    let text = String::from_utf8(bytes);
+    text.map(Some).map_err(|e| Error::new(Code::Internal, "the chart is no text").caused_by(e))
 }
 
 type Drawn = std::result::Result<(), Box<dyn std::error::Error>>;

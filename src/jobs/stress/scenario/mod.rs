@@ -182,6 +182,12 @@ const LEAST_TESTED: f64 = 0.6;
 /// Findings beyond this many are only counted.
 const TOLD: u64 = 20;
 
+/// Adds to a counter that stays at its end: one that ran over would come back as a small one.
+fn add(counter: &AtomicU64, by: u64) -> u64 {
+    let sum = |n: u64| Some(n.saturating_add(by));
+    counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum).unwrap_or(u64::MAX)
+}
+
 fn lock<T: ?Sized>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -264,9 +270,9 @@ impl<'a> Meter<'a> {
     /// One finished cycle: result bytes made, of which checked, and the seconds it took.
     pub fn cycle(&self, lane: usize, made: u64, checked: u64, seconds: f64) {
         self.step(lane);
-        let done = self.done.fetch_add(1, Ordering::Relaxed) + 1;
-        self.bytes_made.fetch_add(made, Ordering::Relaxed);
-        self.bytes_checked.fetch_add(checked, Ordering::Relaxed);
+        let done = add(&self.done, 1).saturating_add(1);
+        add(&self.bytes_made, made);
+        add(&self.bytes_checked, checked);
         let mut times = lock(&self.times);
         // Enough for a 99th percentile; a sampler that is late must not make memory grow.
         if times.len() < 4096 {
@@ -281,7 +287,7 @@ impl<'a> Meter<'a> {
 
     /// A wrong result.
     pub fn mismatch(&self, what: String) {
-        if self.mismatches.fetch_add(1, Ordering::Relaxed) < TOLD {
+        if add(&self.mismatches, 1) < TOLD {
             self.send(&Line::Finding { what });
         }
     }
@@ -292,7 +298,7 @@ impl<'a> Meter<'a> {
         if e.code() == Code::LaunchTimeout {
             self.send(&Line::Stalled { doing: e.to_string(), seconds: self.deadline.as_secs_f64() });
         }
-        if self.errors.fetch_add(1, Ordering::Relaxed) < TOLD {
+        if add(&self.errors, 1) < TOLD {
             self.send(&Line::Finding { what: e.to_string() });
         }
         !matches!(e.class(), crate::base::Class::Lost | crate::base::Class::Sticky)

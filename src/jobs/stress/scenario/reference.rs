@@ -264,16 +264,25 @@ impl Golden {
     ) -> Result<Option<String>> {
         prepared.poison(q)?;
         let got = prepared.call(q, &self.inputs, ctx.deadline())?;
-        if got == self.want {
-            return Ok(None);
-        }
-        if let Some(judged) = &self.loose {
-            let wrong = judged.iter().zip(&got).find_map(|((r, b), t)| b.first_wrong(r, t));
-            return Ok(wrong.map(|w| format!("{}: {w}", self.name)));
-        }
-        let wrong = self.want.iter().zip(&got).find_map(|(w, g)| first_difference(w, g));
-        Ok(Some(format!("{}: {}", self.name, wrong.unwrap_or_else(|| "another number of results".into()))))
+        let wrong = wrong(&self.want, &got, self.loose.as_deref());
+        Ok(wrong.map(|w| format!("{}: {w}", self.name)))
     }
+}
+
+/// What is wrong with results, all elements of all of them: other bits than the verified ones have, or, where `loose` holds
+/// oracle and bound of each because no two runs have the same bits, an element beyond its bound.
+pub fn wrong(want: &[HostTensor], got: &[HostTensor], loose: Option<&[(Reference, Bound)]>) -> Option<String> {
+    if got == want {
+        return None;
+    }
+    if got.len() != want.len() {
+        return Some("another number of results".into());
+    }
+    if let Some(judged) = loose {
+        return judged.iter().zip(got).find_map(|((r, b), t)| b.first_wrong(r, t));
+    }
+    let found = want.iter().zip(got).find_map(|(w, g)| first_difference(w, g));
+    Some(found.unwrap_or_else(|| "another shape of a result".into()))
 }
 
 /// The first element whose bits differ.
