@@ -246,6 +246,7 @@ impl EngineBuilder {
             tracer: self.tracer.clone(),
             kernels: self.kernels.unwrap_or_else(|| KernelCache::of(&env)),
             deadline: self.deadline.unwrap_or(DEADLINE),
+            traffic: Arc::default(),
         });
         let given = devices.into_iter().map(|d| d.gpu(&common)).collect::<Result<Vec<_>>>()?;
         let places = Places {
@@ -253,7 +254,7 @@ impl EngineBuilder {
             placement: self.placement,
             select,
             env,
-            cpu: common.runner(cpu),
+            cpu: Arc::new(common.runner(cpu)),
             cpu_variant: self.cpu_variant,
             other_host,
             given: Mutex::new(given),
@@ -270,6 +271,7 @@ impl EngineBuilder {
             counts: Counts::default(),
             recorder,
             trials,
+            tried: Mutex::default(),
             launcher: OnceLock::new(),
             tracer: self.tracer,
             hooks: self.hooks,

@@ -17,6 +17,7 @@ use super::judge::{self, Judged};
 use super::pool::PoolConfig;
 use super::recover::{Failure, Recovery, RecoveryConfig, State};
 use super::run::Runner;
+use super::resident::Traffic;
 use super::status::DeviceStatus;
 
 /// What all devices of an engine share.
@@ -38,6 +39,8 @@ pub(super) struct Common {
     pub(super) kernels: KernelCache,
     /// How long a call may take on a device.
     pub(super) deadline: Duration,
+    /// Copies of arrays that live on devices.
+    pub(super) traffic: Arc<Traffic>,
 }
 
 impl Common {

@@ -163,7 +163,7 @@ pub(super) struct Places {
     pub placement: Placement,
     pub select: Select,
     pub env: Env,
-    pub cpu: Runner,
+    pub cpu: Arc<Runner>,
     pub cpu_variant: Option<String>,
     /// Why the profile's CPU is not this one, if it is not.
     pub other_host: Option<String>,
