@@ -259,6 +259,7 @@ impl EngineBuilder {
             other_host,
             given: Mutex::new(given),
             gpus: OnceLock::new(),
+            beyond: Mutex::default(),
             common,
         };
         places.check_forced()?;

@@ -16,8 +16,8 @@ use super::KernelCache;
 use super::judge::{self, Judged};
 use super::pool::PoolConfig;
 use super::recover::{Failure, Recovery, RecoveryConfig, State};
-use super::run::Runner;
 use super::resident::Traffic;
+use super::run::Runner;
 use super::status::DeviceStatus;
 
 /// What all devices of an engine share.

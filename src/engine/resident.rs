@@ -107,7 +107,7 @@ impl Home {
     /// Work on a queue of the device; all of it has ended at return.
     pub(super) fn queued<T>(&self, work: impl FnOnce(&mut dyn Queue) -> Result<T>) -> Result<T> {
         let mut lease = self.runner.lease_in_turn(self.deadline.saturating_mul(2))?;
-        let mut all = || {
+        let all = || {
             let q = lease.queue()?;
             let done = work(q)?;
             q.finish(self.deadline)?;
@@ -138,7 +138,8 @@ impl Home {
     }
 
     pub(super) fn holding(&self, buffer: Rented, kind: MemoryKind) -> Arc<Memory> {
-        Arc::new(Memory { buffer, kind, lock: RwLock::default(), unsettled: AtomicBool::new(false), home: self.clone() })
+        let (unsettled, kept) = (AtomicBool::new(false), AtomicBool::new(false));
+        Arc::new(Memory { buffer, kind, lock: RwLock::default(), unsettled, kept, home: self.clone() })
     }
 }
 
@@ -150,6 +151,8 @@ pub(super) struct Memory {
     lock: RwLock<()>,
     /// Work on it failed, and may go on.
     unsettled: AtomicBool,
+    /// It is a version of a [`super::Synced`], which nobody may change behind its back.
+    kept: AtomicBool,
     pub(super) home: Home,
 }
 
@@ -162,6 +165,11 @@ impl Drop for Memory {
 }
 
 impl Memory {
+    /// From now on nobody writes here but its keeper.
+    pub(super) fn keep(&self) {
+        self.kept.store(true, Ordering::Release);
+    }
+
     /// Work on it failed, and may go on: it is not lent again.
     pub(super) fn fail(&self) {
         self.unsettled.store(true, Ordering::Release);
@@ -417,9 +425,11 @@ impl<T: Element> DeviceVec<T> {
         Ok(out)
     }
 
-    /// Copies `data` over all elements; views of the same memory see them. Errors: `ShapeMismatch` with both lengths.
+    /// Copies `data` over all elements; views of the same memory see them. Errors: `ShapeMismatch` with both lengths,
+    /// `BadArgument` for a copy that a [`super::Synced`] keeps: its data are changed there.
     pub fn overwrite(&mut self, data: &[T]) -> Result<()> {
         self.fits(data.len())?;
+        self.free()?;
         self.set(bytemuck::cast_slice(data))
     }
 
@@ -433,13 +443,24 @@ impl<T: Element> DeviceVec<T> {
         Ok(DeviceVec { array: self.array.reshape(shape)?, of: PhantomData })
     }
 
+    /// Whether it may be written.
+    pub(super) fn free(&self) -> Result<()> {
+        if self.memory.kept.load(Ordering::Acquire) {
+            return Err(
+                self.fail(Code::BadArgument, "a Synced keeps the array; change the data by Synced::host_mut or ::set")
+            );
+        }
+        Ok(())
+    }
+
     /// Copies `rows` rows of `columns` elements from `data` to here.
     ///
-    /// Errors: `BadArgument` for rows that overlap or leave the array, `ShapeMismatch` for a slice that is too short,
-    /// `SizeOverflow`.
+    /// Errors: `BadArgument` for rows that overlap or leave the array and as in [`DeviceVec::overwrite`], `ShapeMismatch` for a
+    /// slice that is too short, `SizeOverflow`.
     pub fn upload_rows(&mut self, to: Rows, data: &[T], from: Rows, rows: usize, columns: usize) -> Result<()> {
         let (block, size) = (block(rows, columns, T::DTYPE.size())?, T::DTYPE.size());
         let (to, from) = (self.place(to, block)?, from.bytes(size, 0)?);
+        self.free()?;
         let _hold = hold(&[], Some(self));
         let data = bytemuck::cast_slice(data);
         self.memory.tell(self.home().queued(|q| q.write_rows(&self.memory.buffer, to, data, from, block)))?;
@@ -466,6 +487,7 @@ impl<T: Element> DeviceVec<T> {
         let block = block(rows, columns, T::DTYPE.size())?;
         let (to, from) = (self.place(to, block)?, other.place(from, block)?);
         self.apart(other)?;
+        self.free()?;
         let _hold = hold(&[other], Some(self));
         let (src, dst) = (&other.memory.buffer, &self.memory.buffer);
         let copied = self.home().queued(|q| match q.copy_rows(src, from, dst, to, block) {

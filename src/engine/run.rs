@@ -19,6 +19,7 @@ use super::action::Acting;
 use super::operand::{OperandBuffer, round4, round16};
 use super::pool::{Pool, PoolConfig, Rented};
 use super::programs::Programs;
+use super::transfer::Copier;
 use super::turns::Turns;
 
 /// Bytes around every operand that no kernel may touch; [`Prepared::check_guards`] looks at them.
@@ -47,6 +48,8 @@ pub struct Runner {
     since: Instant,
     pub(super) watch: bool,
     pool: Option<Pool>,
+    /// Threads of copies that nobody waits in.
+    pub(super) copier: Copier,
 }
 
 /// Calls that work on a device at once; more would only take turns inside the driver, at a higher price.
@@ -114,6 +117,7 @@ impl Runner {
             since: Instant::now(),
             watch: false,
             pool: None,
+            copier: Copier::default(),
         }
     }
 

@@ -33,7 +33,7 @@ pub struct Target<'e> {
     engine: &'e Engine,
     pub(super) home: Home,
     /// `None`: the CPU.
-    gpu: Option<&'e Arc<Gpu>>,
+    gpu: Option<Arc<Gpu>>,
 }
 
 impl std::fmt::Debug for Target<'_> {
@@ -45,8 +45,8 @@ impl std::fmt::Debug for Target<'_> {
 impl Engine {
     /// A device of the engine by its id or uid, for arrays that stay there; `cpu` is the host's. Opens it if it is not open.
     ///
-    /// Errors: `DeviceMissing` for one that is not here, or that neither the profile, the selection nor the placement names;
-    /// `DeviceLost` while it is out of use; those of opening it.
+    /// Any device that is here will do, whether the profile sends calls to it or not. Errors: `DeviceMissing` for one that is not
+    /// here or not among the selected ones, `DeviceDisabled`, `DeviceLost` while it is out of use; those of opening it.
     pub fn on(&self, device: &str) -> Result<Target<'_>> {
         let common = &self.places.common;
         let home = |runner| Home { runner, traffic: Arc::clone(&common.traffic), deadline: common.deadline };
@@ -54,11 +54,8 @@ impl Engine {
         if device == info.id || device == info.uid {
             return Ok(Target { engine: self, home: home(Arc::clone(&self.places.cpu)), gpu: None });
         }
-        self.places.look_after();
-        let gpu = self.places.find(device).and_then(|at| self.places.gpu(at)).ok_or_else(|| {
-            let why = format!("the engine has no device '{device}'; name it in EngineBuilder::devices or ::device");
-            Error::new(Code::DeviceMissing, why)
-        })?;
+        let gpu = self.places.named(device)?;
+        gpu.look_after();
         match gpu.out() {
             Some(why) => Err(Error::new(Code::DeviceLost, format!("it is out of use: {why}")).device(device)),
             None => Ok(Target { engine: self, home: home(gpu.runner()?), gpu: Some(gpu) }),
@@ -116,7 +113,8 @@ impl Target<'_> {
         for r in inputs {
             if !r.home().is(&self.home) {
                 let why = format!("an operand lies on {}, not here; `to` copies it", r.device_id());
-                let why = if r.device_id() == self.home.id() { "an operand is from before it was lost".into() } else { why };
+                let why =
+                    if r.device_id() == self.home.id() { "an operand is from before it was lost".into() } else { why };
                 return Err(named(Error::new(Code::BufferForeign, why)));
             }
             if matches!(r.kind(), MemoryKind::Pinned | MemoryKind::Mapped) {
@@ -124,12 +122,12 @@ impl Target<'_> {
                 return Err(named(Error::new(Code::BadArgument, why)));
             }
         }
-        if let Some(why) = self.gpu.and_then(|g| g.out()) {
+        if let Some(why) = self.gpu.as_ref().and_then(|g| g.out()) {
             return Err(named(Error::new(Code::DeviceLost, format!("it is out of use: {why}"))));
         }
         let made = self.trust(op, &frame.case).and_then(|()| self.compute(op, &frame, inputs)).map_err(named);
         let counts = &self.engine.counts;
-        match (self.gpu, &made) {
+        match (&self.gpu, &made) {
             (Some(gpu), Ok(_)) => gpu.succeeded(),
             (Some(gpu), Err(e)) => gpu.failed(&self.home.runner, op, &frame.case, e),
             (None, _) => {}
@@ -176,9 +174,9 @@ impl Target<'_> {
             let why = "it measures copies and calls of the device; no arrays come of it";
             return Err(Error::new(Code::OpUnsupported, why));
         }
-        // Before there is memory for it, as in calls with operands on the host.
-        let mut lease = runner.lease_in_turn(home.deadline.saturating_mul(2))?;
+        // Operands first, then the queue: whoever has a queue waits for nobody's array.
         let _hold = hold(inputs, None);
+        let mut lease = runner.lease_in_turn(home.deadline.saturating_mul(2))?;
         let mut moved = Moved::default();
         let mut given: Vec<Option<(Buffer, u64)>> = vec![None; op.operands.len()];
         let read = (0..op.operands.len()).filter(|i| op.operands[*i].role != Role::Out);
