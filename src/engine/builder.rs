@@ -300,6 +300,32 @@ impl Engine {
     }
 }
 
+#[cfg(feature = "wgpu")]
+impl Engine {
+    /// An engine that runs its calls on a device of the program's own, and on the CPU what has no kernel there. The device stays
+    /// the program's ([`crate::device::wgpu::WgpuDevice::from_wgpu`], which says what is shared). For other settings hand the
+    /// device to [`EngineBuilder::device`].
+    ///
+    /// ```no_run
+    /// # fn mine() -> (gpuctl::device::wgpu::wgpu::Device, gpuctl::device::wgpu::wgpu::Queue) { std::process::exit(0) }
+    /// # fn main() -> gpuctl::base::Result<()> {
+    /// let (device, queue) = mine(); // of the release that gpuctl::device::wgpu::wgpu is
+    /// let engine = gpuctl::engine::Engine::from_wgpu(device.clone(), queue.clone())?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// Errors: those of [`EngineBuilder::build`], and `FeatureUnsupported` for a device of another API.
+    pub fn from_wgpu(
+        device: crate::device::wgpu::wgpu::Device,
+        queue: crate::device::wgpu::wgpu::Queue,
+    ) -> Result<Engine> {
+        let device = crate::device::wgpu::WgpuDevice::from_wgpu(device, queue, None)?;
+        let placement = Placement::ForceGpu(device.info().id.clone());
+        Engine::builder().device(Arc::new(device)).placement(placement).build()
+    }
+}
+
 /// Names of simulated devices in a selection or placement.
 fn simulated(select: &Select, placement: &Placement) -> Option<Vec<String>> {
     let mut names: Vec<String> = Vec::new();

@@ -247,7 +247,7 @@ pub fn copies<'env, R>(work: impl for<'scope> FnOnce(&Copies<'scope, 'env>) -> R
 }
 
 /// The copies of one scope.
-pub struct Copies<'scope, 'env: 'scope> {
+pub struct Copies<'scope, 'env> {
     scope: &'scope Scope<'scope, 'env>,
     first: Arc<Mutex<Option<Error>>>,
 }
