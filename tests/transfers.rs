@@ -136,7 +136,7 @@ fn ops_on_arrays_are_those_on_the_host_bit_for_bit() {
     }
     let engine = there("cpu");
     let target = engine.on("cpu").unwrap();
-    let x = target.upload(&[1u8; 16]).unwrap();
+    let x = target.upload(&[1i32; 16]).unwrap();
     assert_eq!(target.run("h2d", &[&x], &Attrs::new()).unwrap_err().code(), Code::OpUnsupported);
 }
 
