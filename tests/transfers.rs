@@ -23,7 +23,7 @@ use gpuctl::op::{self, OpDesc, Role, Tier};
 fn everywhere() -> Vec<String> {
     let mut all = vec!["cpu".to_string(), "sim:textbook".into()];
     let required = Env::read().unwrap().require;
-    for backend in [Backend::Opencl, Backend::Wgpu] {
+    for backend in [Backend::Opencl, Backend::Wgpu, Backend::Cuda] {
         let config = CpuConfig { threads: 1, pin: Pin::Free };
         let seen = probe::inventory_of(&[backend], &Env::default(), config).unwrap();
         match seen.found.iter().find(|f| f.info.backend == backend) {
@@ -97,7 +97,7 @@ fn computes(op: &OpDesc) -> bool {
 fn ops_on_arrays_are_those_on_the_host_bit_for_bit() {
     let every = std::env::var_os("GPUCTL_TEST_ALL").is_some();
     for id in everywhere() {
-        let (engine, slow) = (there(&id), !every && (id.starts_with("opencl") || id.starts_with("wgpu")));
+        let (engine, slow) = (there(&id), !every && (id != "cpu" && !id.starts_with("sim")));
         let target = engine.on(&id).unwrap();
         let (mut calls, mut ops, mut in_place) = (0, 0, 0);
         for (number, op) in op::all().filter(|op| computes(op)).enumerate() {
@@ -237,12 +237,16 @@ fn kinds_of_memory() {
                     assert!(e.detail().contains(&format!("{kind:?}")) && e.detail().contains(": "), "a reason: {e}");
                 }
                 Ok(mut pinned) => {
-                    assert_eq!((id.as_str(), kind), ("sim:textbook", MemoryKind::Pinned), "a kind that nobody knew of");
+                    let known = [("sim:textbook", MemoryKind::Pinned), ("cuda:0", MemoryKind::Pinned)];
+                    let managed = (id.as_str(), kind) == ("cuda:0", MemoryKind::Managed);
+                    assert!(managed || known.contains(&(id.as_str(), kind)), "{id}: {kind:?} that nobody knew of");
                     let mut x = target.upload(&numbers(6, |i| i as f32)).unwrap();
                     pinned.copy_from(&x).unwrap();
                     assert_eq!(pinned.to_vec().unwrap(), numbers(6, |i| i as f32));
-                    let e = target.run("neg", &[&pinned], &Attrs::new()).unwrap_err();
-                    assert!(e.code() == Code::BadArgument && e.detail().contains("copy_from"), "{e}");
+                    match target.run("neg", &[&pinned], &Attrs::new()) {
+                        Ok(_) => assert!(managed, "{id}: {kind:?} as an operand"),
+                        Err(e) => assert!(e.code() == Code::BadArgument && e.detail().contains("copy_from"), "{e}"),
+                    }
                     pinned.overwrite(&[7.0; 6]).unwrap();
                     x.copy_from(&pinned).unwrap();
                     assert_eq!(x.to_vec().unwrap(), [7.0; 6]);
