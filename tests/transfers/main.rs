@@ -15,7 +15,7 @@ use gpuctl::device::cpu::Pin;
 use gpuctl::device::faulty::{Fault, FaultPlan, Faulty, On, Rule, When};
 use gpuctl::device::probe::{self, CpuConfig, Select};
 use gpuctl::device::{Device, MemoryKind, sim};
-use gpuctl::engine::{Engine, EngineBuilder, Placement, Rows, Transfers, Via, copies};
+use gpuctl::engine::{DeviceVec, Engine, EngineBuilder, Placement, Rows, Target, Transfers, Via, copies};
 use gpuctl::kernel::Body;
 use gpuctl::op::{self, OpDesc, Role, Tier};
 
@@ -227,6 +227,37 @@ fn arrays_of_other_devices_and_wrong_calls_are_typed_errors() {
     assert_eq!(sum.to_vec().unwrap(), [2.0; 4]);
 }
 
+/// Copies through memory of that kind, and whether ops take it.
+fn through(target: &Target<'_>, mut array: DeviceVec<f32>, kind: MemoryKind) {
+    let mut x = target.upload(&numbers(6, |i| i as f32)).unwrap();
+    array.copy_from(&x.reshape(&[2, 3]).unwrap()).unwrap();
+    assert_eq!((array.to_vec().unwrap(), array.kind()), (numbers(6, |i| i as f32), kind));
+    match target.run("neg", &[&array], &Attrs::new()) {
+        Ok(_) => assert_eq!(kind, MemoryKind::Managed),
+        Err(e) => {
+            assert_eq!((e.code(), kind), (Code::BadArgument, MemoryKind::Pinned), "{e}");
+            assert!(e.detail().contains("copy_from"), "{e}");
+        }
+    }
+    array.overwrite(&[7.0; 6]).unwrap();
+    x.copy_from(&array).unwrap();
+    assert_eq!(x.to_vec().unwrap(), [7.0; 6]);
+}
+
+#[test]
+fn page_locked_memory_is_for_copies() {
+    let mut spec = sim::spec("textbook").unwrap();
+    spec.device.link_pinned = Some(4e11);
+    let (_, device) = sim::open_spec(spec, sim::Compute::Real).unwrap();
+    let id = device.info().id.clone();
+    let engine = plain().device(Arc::clone(&device)).build().unwrap();
+    let target = engine.on(&id).unwrap();
+    let array = target.zeros::<f32>(&[2, 3], MemoryKind::Pinned).unwrap();
+    assert!(device.ledger().state().pinned > 0);
+    through(&target, array, MemoryKind::Pinned);
+    assert_eq!(device.ledger().state().pinned, 0, "given back");
+}
+
 /// Kinds of memory that an API does not have are refused with its reason; page-locked memory is for copies, not for ops.
 #[test]
 fn kinds_of_memory() {
@@ -239,20 +270,9 @@ fn kinds_of_memory() {
                     assert_eq!(e.code(), Code::FeatureUnsupported, "{id}: {e}");
                     assert!(e.detail().contains(&format!("{kind:?}")) && e.detail().contains(": "), "a reason: {e}");
                 }
-                Ok(mut pinned) => {
-                    let known = [("sim:textbook", MemoryKind::Pinned), ("cuda:0", MemoryKind::Pinned)];
-                    let managed = (id.as_str(), kind) == ("cuda:0", MemoryKind::Managed);
-                    assert!(managed || known.contains(&(id.as_str(), kind)), "{id}: {kind:?} that nobody knew of");
-                    let mut x = target.upload(&numbers(6, |i| i as f32)).unwrap();
-                    pinned.copy_from(&x).unwrap();
-                    assert_eq!(pinned.to_vec().unwrap(), numbers(6, |i| i as f32));
-                    match target.run("neg", &[&pinned], &Attrs::new()) {
-                        Ok(_) => assert!(managed, "{id}: {kind:?} as an operand"),
-                        Err(e) => assert!(e.code() == Code::BadArgument && e.detail().contains("copy_from"), "{e}"),
-                    }
-                    pinned.overwrite(&[7.0; 6]).unwrap();
-                    x.copy_from(&pinned).unwrap();
-                    assert_eq!(x.to_vec().unwrap(), [7.0; 6]);
+                Ok(array) => {
+                    assert!(id == "cuda:0" && kind != MemoryKind::Mapped, "{id}: {kind:?} that nobody knew of");
+                    through(&target, array, kind);
                 }
             }
         }
