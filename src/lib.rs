@@ -23,6 +23,11 @@
 //! dtype or kernel is a value with a reason, never a silent substitute; nothing panics on bad input, a missing library
 //! or a lost device.
 
+/// The Rust of docs/transfers.md, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/transfers.md")]
+pub mod transfers_page {}
+
 pub mod base;
 #[cfg(feature = "cli")]
 pub mod cli;

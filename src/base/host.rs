@@ -16,7 +16,7 @@ pub struct HostTensor {
 }
 
 /// Rust types that are a dtype's representation.
-pub trait Element: Pod {
+pub trait Element: Pod + Send + Sync {
     /// The dtype.
     const DTYPE: DType;
 }

@@ -16,6 +16,7 @@ pub mod opencl;
 pub mod platform;
 pub mod probe;
 pub mod quirks;
+mod rows;
 pub mod sim;
 pub mod spoilt;
 pub mod tap;
@@ -36,6 +37,7 @@ use crate::kernel::{NativeArgs, NativeFn, Param, Routine};
 
 pub use ledger::{Kind, Ledger, LedgerState, Ticket};
 pub use probe::{Found, Inventory, Probe};
+pub use rows::{Block, Pitch};
 
 /// How long a wait may take before the device counts as hung, unless the caller knows better.
 pub const DEADLINE: Duration = Duration::from_secs(60);
@@ -163,6 +165,20 @@ pub trait Queue: Send {
     fn wait(&mut self, mark: Mark, deadline: Duration) -> Result<Waited>;
     /// Time between two marks that were waited for; marks older than the last 64 may be forgotten (`Internal`).
     fn span(&mut self, from: Mark, to: Mark) -> Result<Span>;
+
+    /// Copies rows of host bytes to rows of `dst`, as [`Queue::write`] does for one. Errors: `BadArgument` for rows that overlap,
+    /// `SizeOverflow`, `BufferBounds`.
+    fn write_rows(&mut self, dst: &Buffer, to: Pitch, data: &[u8], from: Pitch, block: Block) -> Result<()> {
+        rows::write(self, dst, to, data, from, block)
+    }
+    /// Copies rows of `src` to rows of host bytes, as [`Queue::read`] does for one. What lies between the rows stays as it is.
+    fn read_rows(&mut self, src: &Buffer, from: Pitch, out: &mut [u8], to: Pitch, block: Block) -> Result<()> {
+        rows::read(self, src, from, out, to, block)
+    }
+    /// Copies rows of `src` to rows of `dst`, two buffers of the device, as [`Queue::copy`] does for one.
+    fn copy_rows(&mut self, src: &Buffer, from: Pitch, dst: &Buffer, to: Pitch, block: Block) -> Result<()> {
+        rows::copy(self, src, from, dst, to, block)
+    }
 
     /// Waits for everything enqueued; a passed deadline is the error `LaunchTimeout`.
     fn finish(&mut self, deadline: Duration) -> Result<()> {

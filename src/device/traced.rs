@@ -20,7 +20,8 @@ use crate::kernel::{NativeArgs, NativeFn};
 use super::probe::Rig;
 use super::tap::{Tap, Tracer};
 use super::{
-    Buffer, Device, Health, Launch, Ledger, Mark, MemoryKind, MemoryState, Program, Queue, Source, Span, Waited,
+    Block, Buffer, Device, Health, Launch, Ledger, Mark, MemoryKind, MemoryState, Pitch, Program, Queue, Source, Span,
+    Waited,
 };
 
 /// Launches behind each other that have a mark each; later ones of the same kind share one.
@@ -305,6 +306,20 @@ impl Queue for TracedQueue {
             _ => Kind::D2d,
         };
         self.does(kind, bytes, |q| q.copy(src, src_offset, dst, dst_offset, bytes))
+    }
+    fn write_rows(&mut self, dst: &Buffer, to: Pitch, data: &[u8], from: Pitch, block: Block) -> Result<()> {
+        let bytes = block.rows.saturating_mul(block.row_bytes);
+        self.does(Kind::H2d, bytes, |q| q.write_rows(dst, to, data, from, block))
+    }
+    fn read_rows(&mut self, src: &Buffer, from: Pitch, out: &mut [u8], to: Pitch, block: Block) -> Result<()> {
+        let bytes = block.rows.saturating_mul(block.row_bytes);
+        self.does(Kind::D2h, bytes, |q| q.read_rows(src, from, out, to, block))?;
+        self.resolve(None);
+        Ok(())
+    }
+    fn copy_rows(&mut self, src: &Buffer, from: Pitch, dst: &Buffer, to: Pitch, block: Block) -> Result<()> {
+        let bytes = block.rows.saturating_mul(block.row_bytes);
+        self.does(Kind::D2d, bytes, |q| q.copy_rows(src, from, dst, to, block))
     }
     fn fill(&mut self, dst: &Buffer, offset: u64, bytes: u64, value: u8) -> Result<()> {
         self.does(Kind::Fill, bytes, |q| q.fill(dst, offset, bytes, value))

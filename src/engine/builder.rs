@@ -246,6 +246,7 @@ impl EngineBuilder {
             tracer: self.tracer.clone(),
             kernels: self.kernels.unwrap_or_else(|| KernelCache::of(&env)),
             deadline: self.deadline.unwrap_or(DEADLINE),
+            traffic: Arc::default(),
         });
         let given = devices.into_iter().map(|d| d.gpu(&common)).collect::<Result<Vec<_>>>()?;
         let places = Places {
@@ -253,11 +254,12 @@ impl EngineBuilder {
             placement: self.placement,
             select,
             env,
-            cpu: common.runner(cpu),
+            cpu: Arc::new(common.runner(cpu)),
             cpu_variant: self.cpu_variant,
             other_host,
             given: Mutex::new(given),
             gpus: OnceLock::new(),
+            beyond: Mutex::default(),
             common,
         };
         places.check_forced()?;
@@ -270,6 +272,7 @@ impl EngineBuilder {
             counts: Counts::default(),
             recorder,
             trials,
+            tried: Mutex::default(),
             launcher: OnceLock::new(),
             tracer: self.tracer,
             hooks: self.hooks,
@@ -294,6 +297,32 @@ impl Engine {
         static GLOBAL: OnceLock<std::result::Result<Arc<Engine>, Box<Told>>> = OnceLock::new();
         let made = GLOBAL.get_or_init(|| Engine::auto().map(Arc::new).map_err(|e| Box::new(Told::from(&e))));
         made.as_ref().map_err(|told| Told::clone(told).error())
+    }
+}
+
+#[cfg(feature = "wgpu")]
+impl Engine {
+    /// An engine that runs its calls on a device of the program's own, and on the CPU what has no kernel there. The device stays
+    /// the program's ([`crate::device::wgpu::WgpuDevice::from_wgpu`], which says what is shared). For other settings hand the
+    /// device to [`EngineBuilder::device`].
+    ///
+    /// ```no_run
+    /// # fn mine() -> (gpuctl::device::wgpu::wgpu::Device, gpuctl::device::wgpu::wgpu::Queue) { std::process::exit(0) }
+    /// # fn main() -> gpuctl::base::Result<()> {
+    /// let (device, queue) = mine(); // of the release that gpuctl::device::wgpu::wgpu is
+    /// let engine = gpuctl::engine::Engine::from_wgpu(device.clone(), queue.clone())?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// Errors: those of [`EngineBuilder::build`], and `FeatureUnsupported` for a device of another API.
+    pub fn from_wgpu(
+        device: crate::device::wgpu::wgpu::Device,
+        queue: crate::device::wgpu::wgpu::Queue,
+    ) -> Result<Engine> {
+        let device = crate::device::wgpu::WgpuDevice::from_wgpu(device, queue, None)?;
+        let placement = Placement::ForceGpu(device.info().id.clone());
+        Engine::builder().device(Arc::new(device)).placement(placement).build()
     }
 }
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-use crate::base::{Attrs, Case, Code, Error, Fill, HostTensor, Result, host};
+use crate::base::{Attrs, Case, Code, DType, Error, Fill, HostTensor, Result, host};
 use crate::op::{self, Binding, DTypeRule, OpDesc, Role};
 
 use super::Computed;
@@ -27,42 +27,63 @@ pub(super) fn find(name: &str) -> Result<&'static OpDesc> {
     BY_NAME.get(name).copied().map_or_else(|| op::find(name), Ok)
 }
 
-/// Binds operands and attributes. Errors: `ShapeMismatch`, `DTypeMismatch`, `DTypeUnsupported`, `BadArgument`, each naming
-/// the op.
-pub(super) fn bind<'a>(op: &'static OpDesc, inputs: &[&'a HostTensor], attrs: &Attrs) -> Result<Bound<'a>> {
+/// A call in terms of the op, before its operands.
+#[derive(Debug)]
+pub(super) struct Frame {
+    /// The case; its data is the user's, so its `fill` means nothing.
+    pub case: Case,
+    /// Shapes of all operands.
+    pub shapes: Vec<Vec<u64>>,
+    /// Shapes of the written operands, as the user thinks of them.
+    pub results: Vec<Vec<u64>>,
+}
+
+/// Binds a call by the dtypes and shapes of the given operands. Errors: `ShapeMismatch`, `DTypeMismatch`, `DTypeUnsupported`,
+/// `BadArgument`, each naming the op.
+pub(super) fn frame(op: &'static OpDesc, given: &[(DType, &[u64])], attrs: &Attrs) -> Result<Frame> {
     let named = |e: Error| e.op(op.name);
     // Looked at here because a `bind` may drop attributes that only shape the call.
     if let Some((name, _)) = attrs.iter().find(|(n, _)| !op.attrs.iter().any(|d| d.name == *n)) {
         return Err(named(Error::new(Code::BadArgument, format!("no attribute '{name}'"))));
     }
-    let given: Vec<Vec<u64>> = inputs.iter().map(|t| t.shape.clone()).collect();
-    let Binding { dims, attrs: kept, results } = (op.bind)(&given, attrs).map_err(named)?;
+    let taken: Vec<Vec<u64>> = given.iter().map(|(_, shape)| shape.to_vec()).collect();
+    let Binding { dims, attrs: kept, results } = (op.bind)(&taken, attrs).map_err(named)?;
     let read: Vec<usize> = (0..op.operands.len()).filter(|i| op.operands[*i].role != Role::Out).collect();
-    let own = read.iter().zip(inputs).find(|(i, _)| matches!(op.operands[**i].dtype, DTypeRule::Same));
-    let dtype = own.map_or(op.dtypes[0], |(_, t)| t.dtype);
+    let own = read.iter().zip(given).find(|(i, _)| matches!(op.operands[**i].dtype, DTypeRule::Same));
+    let dtype = own.map_or(op.dtypes[0], |(_, t)| t.0);
     let case = op.case(dtype, &dims, kept, Fill::Uniform)?;
     let shapes = (op.shapes)(&case).map_err(named)?;
-
-    let mut operands = Vec::with_capacity(read.len());
-    for (position, i) in read.iter().copied().enumerate() {
+    for (position, i) in read.into_iter().enumerate() {
         let (operand, want) = (&op.operands[i], op.operand_dtype(i, &case));
-        let tensor = match inputs.get(position) {
-            Some(t) if t.dtype != want => {
-                let why = format!("{} is {}, expected {want}; gpuctl never promotes", operand.name, t.dtype);
-                return Err(named(Error::new(Code::DTypeMismatch, why)));
+        let (code, why) = match given.get(position) {
+            Some((dtype, _)) if *dtype != want => {
+                (Code::DTypeMismatch, format!("{} is {dtype}, expected {want}; gpuctl never promotes", operand.name))
             }
-            Some(t) if t.len() != host::count(&shapes[i])? => {
-                let why = format!("{} is {:?}, expected {:?}", operand.name, t.shape, shapes[i]);
-                return Err(named(Error::new(Code::ShapeMismatch, why)));
+            Some((_, shape)) if host::count(shape)? != host::count(&shapes[i])? => {
+                (Code::ShapeMismatch, format!("{} is {shape:?}, expected {:?}", operand.name, shapes[i]))
             }
-            Some(t) => Cow::Borrowed(*t),
-            None if operand.role == Role::InOut => Cow::Owned(HostTensor::zeros(want, &shapes[i])?),
-            None => return Err(named(Error::new(Code::ShapeMismatch, format!("{} is missing", operand.name)))),
+            None if operand.role != Role::InOut => (Code::ShapeMismatch, format!("{} is missing", operand.name)),
+            _ => continue,
         };
-        operands.push(tensor);
+        return Err(named(Error::new(code, why)));
     }
     // A case may have flattened what the user's results look like.
     let results = if results.is_empty() { op.written().map(|i| shapes[i].clone()).collect() } else { results };
+    Ok(Frame { case, shapes, results })
+}
+
+/// Binds operands and attributes. Errors: those of [`frame`].
+pub(super) fn bind<'a>(op: &'static OpDesc, inputs: &[&'a HostTensor], attrs: &Attrs) -> Result<Bound<'a>> {
+    let given: Vec<(DType, &[u64])> = inputs.iter().map(|t| (t.dtype, t.shape.as_slice())).collect();
+    let Frame { case, shapes, results } = frame(op, &given, attrs)?;
+    let read = (0..op.operands.len()).filter(|i| op.operands[*i].role != Role::Out);
+    let operand = |(position, i): (usize, usize)| {
+        Ok(match inputs.get(position) {
+            Some(t) => Cow::Borrowed(*t),
+            None => Cow::Owned(HostTensor::zeros(op.operand_dtype(i, &case), &shapes[i])?),
+        })
+    };
+    let operands = read.enumerate().map(operand).collect::<Result<Vec<_>>>()?;
     Ok(Bound { case, inputs: operands, results })
 }
 
@@ -80,7 +101,7 @@ pub(super) fn give(done: Computed, outputs: &mut [HostTensor]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::{Attr, DType};
+    use crate::base::Attr;
     use crate::op::find;
 
     fn zeros(shape: &[u64]) -> HostTensor {

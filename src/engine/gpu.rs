@@ -16,6 +16,7 @@ use super::KernelCache;
 use super::judge::{self, Judged};
 use super::pool::PoolConfig;
 use super::recover::{Failure, Recovery, RecoveryConfig, State};
+use super::resident::Traffic;
 use super::run::Runner;
 use super::status::DeviceStatus;
 
@@ -38,6 +39,8 @@ pub(super) struct Common {
     pub(super) kernels: KernelCache,
     /// How long a call may take on a device.
     pub(super) deadline: Duration,
+    /// Copies of arrays that live on devices.
+    pub(super) traffic: Arc<Traffic>,
 }
 
 impl Common {

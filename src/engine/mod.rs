@@ -34,6 +34,7 @@ mod private;
 mod programs;
 pub mod record;
 pub mod recover;
+pub mod resident;
 mod route;
 pub mod run;
 mod shelves;
@@ -41,7 +42,10 @@ mod spread;
 mod status;
 pub mod strategy;
 mod sync;
+mod synced;
+mod target;
 pub mod trace;
+pub mod transfer;
 pub mod trials;
 mod tries;
 mod turns;
@@ -66,11 +70,15 @@ pub use place::{Explanation, Placement, Why};
 pub use pool::{ClearPolicy, Pool, PoolConfig, PoolStats, Rented, Retention};
 pub use record::{Workload, WorkloadRow};
 pub use recover::{RecoveryConfig, State};
+pub use resident::{DeviceVec, Resident, Rows, Transfers};
 pub use route::{Ran, Route};
 pub use run::{Guard, Leased, Prepared, Runner};
 pub use spread::{Distribution, Load, assign};
 pub use status::{DeviceStatus, Status};
 pub use strategy::{ErrorEvent, Strategy, Taken};
+pub use synced::{SyncStats, Synced};
+pub use target::Target;
+pub use transfer::{Copies, Copying, Via, copies};
 pub use trials::Trials;
 
 use call::Bound;
@@ -147,6 +155,8 @@ pub struct Engine {
     recorder: Option<Arc<Recorder>>,
     /// Verdicts on kernels; `None`: every kernel is trusted.
     trials: Option<Trials>,
+    /// What they said about kernels of arrays.
+    tried: Mutex<target::Tried>,
     /// Threads of calls that nobody waits in.
     launcher: OnceLock<launch::Launcher>,
     tracer: Option<Arc<Tracer>>,

@@ -163,12 +163,14 @@ pub(super) struct Places {
     pub placement: Placement,
     pub select: Select,
     pub env: Env,
-    pub cpu: Runner,
+    pub cpu: Arc<Runner>,
     pub cpu_variant: Option<String>,
     /// Why the profile's CPU is not this one, if it is not.
     pub other_host: Option<String>,
     pub given: Mutex<Vec<Gpu>>,
     pub gpus: OnceLock<Gpus>,
+    /// Devices that the program asked for by name, besides those.
+    pub beyond: Mutex<Vec<Arc<Gpu>>>,
     pub common: Arc<Common>,
 }
 
@@ -201,6 +203,36 @@ impl Places {
     /// The number of the GPU with this id or uid, if it is here; probes what the profile and the selection allow.
     pub(super) fn find(&self, name: &str) -> Option<usize> {
         (!self.env.disable_gpu).then(|| self.gpus().all.iter().position(|g| g.called(name)))?
+    }
+
+    /// A GPU by its id or uid, whatever the profile says of it.
+    pub(super) fn named(&self, name: &str) -> Result<Arc<Gpu>> {
+        if self.env.disable_gpu {
+            return Err(Error::new(Code::DeviceDisabled, format!("'{name}' was asked for")));
+        }
+        let allowed = |gpu: &Arc<Gpu>| match self.selected(gpu) {
+            true => Ok(Arc::clone(gpu)),
+            false => Err(Error::new(Code::DeviceMissing, format!("'{name}' is not among the selected devices"))),
+        };
+        if let Some(gpu) = self.gpus().all.iter().find(|g| g.called(name)) {
+            return allowed(gpu);
+        }
+        let mut beyond = self.beyond.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(gpu) = beyond.iter().find(|g| g.called(name)) {
+            return allowed(gpu);
+        }
+        let backends = Select::Named(vec![name.to_string()]).backends();
+        let seen = probe::inventory_of(&backends, &self.env, CpuConfig { threads: 1, pin: Pin::Free })?;
+        let absent: Vec<_> = seen.absent.iter().map(|a| format!("{}: {}", a.what, a.reason)).collect();
+        let found = seen.found.into_iter().filter(|f| f.info.backend != Backend::Cpu);
+        let Some(found) = found.into_iter().find(|f| f.info.id == name || f.info.uid == name) else {
+            let why = format!("the engine has no device '{name}' {}", absent.join("; "));
+            return Err(Error::new(Code::DeviceMissing, why.trim_end()));
+        };
+        let gpu = Arc::new(Gpu::seen(found, &self.common));
+        let allowed = allowed(&gpu)?;
+        beyond.push(gpu);
+        Ok(allowed)
     }
 
     /// A decision that a caller made.

@@ -19,6 +19,7 @@ use super::action::Acting;
 use super::operand::{OperandBuffer, round4, round16};
 use super::pool::{Pool, PoolConfig, Rented};
 use super::programs::Programs;
+use super::transfer::Copier;
 use super::turns::Turns;
 
 /// Bytes around every operand that no kernel may touch; [`Prepared::check_guards`] looks at them.
@@ -47,6 +48,8 @@ pub struct Runner {
     since: Instant,
     pub(super) watch: bool,
     pool: Option<Pool>,
+    /// Threads of copies that nobody waits in.
+    pub(super) copier: Copier,
 }
 
 /// Calls that work on a device at once; more would only take turns inside the driver, at a higher price.
@@ -114,6 +117,7 @@ impl Runner {
             since: Instant::now(),
             watch: false,
             pool: None,
+            copier: Copier::default(),
         }
     }
 
@@ -129,7 +133,7 @@ impl Runner {
         self.pool.as_ref()
     }
 
-    fn memory(&self, bytes: u64) -> Result<Rented> {
+    pub(super) fn memory(&self, bytes: u64) -> Result<Rented> {
         match &self.pool {
             Some(pool) => pool.rent(bytes),
             None => Ok(self.device.alloc(bytes, MemoryKind::Device)?.into()),
@@ -189,14 +193,27 @@ impl Runner {
 
     /// The same for a kernel that was chosen already, and with this much room around its operands.
     pub fn prepare_choice(&self, op: &'static OpDesc, case: &Case, choice: Choice, guard: Guard) -> Result<Prepared> {
+        self.prepare_with(op, case, choice, guard, &[])
+    }
+
+    /// The same with operands that lie on the device already: their memory and their first byte, by number.
+    pub(super) fn prepare_with(
+        &self,
+        op: &'static OpDesc,
+        case: &Case,
+        choice: Choice,
+        guard: Guard,
+        given: &[Option<(Buffer, u64)>],
+    ) -> Result<Prepared> {
         let about = About::of(&choice);
         let told = about.clone();
         // They outlive a failure, so that it is told of what was held then.
         let mut operands = Vec::new();
-        let made = self.make(op, case, choice, guard, about, &mut operands);
+        let made = self.make(op, case, choice, guard, about, given, &mut operands);
         made.map_err(|e| told.tell(e, &self.device, op, case))
     }
 
+    #[allow(clippy::too_many_arguments, reason = "one caller, which names them all")]
     fn make(
         &self,
         op: &'static OpDesc,
@@ -204,6 +221,7 @@ impl Runner {
         choice: Choice,
         guard: Guard,
         about: About,
+        given: &[Option<(Buffer, u64)>],
         operands: &mut Vec<OperandBuffer>,
     ) -> Result<Prepared> {
         let label = self.device.tap().map(|tap| tap.label(case, choice.kernel.variant));
@@ -214,9 +232,13 @@ impl Runner {
             let bytes = host::count(shape)?
                 .checked_mul(dtype.size())
                 .ok_or_else(|| Error::new(Code::SizeOverflow, format!("{shape:?} of {dtype}")))?;
+            let (buffer, head) = match given.get(i).and_then(Option::as_ref) {
+                Some((buffer, head)) => (Rented::from(buffer.clone()), *head),
+                None => (self.memory(guard.head + round16(bytes) + guard.tail)?, guard.head),
+            };
             operands.push(OperandBuffer {
-                buffer: self.memory(guard.head + round16(bytes) + guard.tail)?,
-                head: guard.head,
+                buffer,
+                head,
                 role: op.operands[i].role,
                 dtype,
                 shape: shape.clone(),
@@ -287,8 +309,8 @@ impl Runner {
 }
 
 /// Drops what a device may still work on, in a thread of its own: releasing it waits for the device, which may hang.
-pub(super) fn bury(prepared: Prepared, mut lease: Leased<'_>) {
-    let all = (prepared, lease.give_up());
+pub(super) fn bury(held: impl Send + 'static, mut lease: Leased<'_>) {
+    let all = (held, lease.give_up());
     let thread = std::thread::Builder::new().name("gpuctl-release".into());
     if let Err(e) = thread.spawn(move || drop(all)) {
         log::warn!("no thread to release what a lost device holds: {e}");
@@ -525,6 +547,13 @@ impl Prepared {
     /// Work that uses the buffers is under way from now on.
     pub(super) fn begin(&self) {
         self.settled.store(false, Ordering::Release);
+    }
+
+    /// The memory of what a call wrote whose work has been waited for, in order.
+    pub(super) fn into_written(mut self) -> Vec<OperandBuffer> {
+        *self.settled.get_mut() = true;
+        let operands = std::mem::take(&mut self.operands);
+        operands.into_iter().filter(|o| o.role != Role::In).collect()
     }
 
     /// Fails with the first violation that a watched kernel noted.

@@ -110,7 +110,9 @@ impl Engine {
             pool: runner.pool().map(|p| p.stats()),
         };
         let seen = self.places.gpus.get();
-        let gpus = seen.map_or_else(Vec::new, |g| g.all.iter().map(|gpu| gpu.status()).collect());
+        let mut gpus = seen.map_or_else(Vec::new, |g| g.all.iter().map(|gpu| gpu.status()).collect());
+        let beyond = self.places.beyond.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        gpus.extend(beyond.iter().map(|gpu| gpu.status()));
         Status {
             profile: self.source.to_string(),
             placement: self.places.placement.clone(),

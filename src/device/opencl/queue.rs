@@ -11,7 +11,8 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use opencl3::command_queue::{
-    enqueue_copy_buffer, enqueue_fill_buffer, enqueue_nd_range_kernel, enqueue_read_buffer, enqueue_write_buffer, flush,
+    enqueue_copy_buffer, enqueue_copy_buffer_rect, enqueue_fill_buffer, enqueue_nd_range_kernel, enqueue_read_buffer,
+    enqueue_read_buffer_rect, enqueue_write_buffer, enqueue_write_buffer_rect, flush,
 };
 use opencl3::event::{
     CL_COMPLETE, CL_EVENT_COMMAND_EXECUTION_STATUS, CL_PROFILING_COMMAND_END, CL_PROFILING_COMMAND_START,
@@ -22,7 +23,7 @@ use opencl3::memory::{CL_BUFFER_CREATE_TYPE_REGION, cl_buffer_region, create_sub
 use opencl3::types::{CL_BLOCKING, cl_event};
 
 use crate::base::{Code, Error, Result};
-use crate::device::{Buffer, DEADLINE, Kind, Launch, Mark, Queue, Slice, Span, Ticket, Waited};
+use crate::device::{Block, Buffer, DEADLINE, Kind, Launch, Mark, Pitch, Queue, Slice, Span, Ticket, Waited, rows};
 use crate::kernel::Param;
 
 use super::sys::{Handle, Raw};
@@ -202,6 +203,20 @@ impl OpenclQueue {
     }
 }
 
+/// A block's first byte and its sides as OpenCL takes them: bytes, rows, slices; and the bytes from row to row, which must be a
+/// row's at least, even of one row.
+fn rect(at: Pitch, block: Block) -> ([usize; 3], [usize; 3], usize) {
+    let pitch = if block.rows > 1 { at.pitch } else { block.row_bytes };
+    // An origin is a row and a byte in it; PoCL wants the byte within the row.
+    let (row, byte) = (at.offset / pitch, at.offset % pitch);
+    ([byte as usize, row as usize, 0], [block.row_bytes as usize, block.rows as usize, 1], pitch as usize)
+}
+
+/// Whether a block of rows may be given to the driver in one call: of rows that wrap around a pitch it knows nothing.
+fn in_one(at: Pitch, block: Block) -> bool {
+    block.rows <= 1 || at.offset % at.pitch + block.row_bytes <= at.pitch
+}
+
 /// Sets one argument by value.
 fn set<T>(kernel: Raw, index: u32, value: &T) -> std::result::Result<(), i32> {
     // SAFETY: the pointer is valid for the size given; the driver compares the size with the argument's and copies.
@@ -276,6 +291,95 @@ impl Queue for OpenclQueue {
             )
         };
         self.enqueued("clEnqueueCopyBuffer", event, Code::TransferFailed)
+    }
+
+    fn write_rows(&mut self, dst: &Buffer, to: Pitch, data: &[u8], from: Pitch, block: Block) -> Result<()> {
+        rows::check_write(dst, to, data, from, block)?;
+        if block.rows <= 1 || block.is_empty() || !in_one(to, block) {
+            return rows::write(self, dst, to, data, from, block);
+        }
+        let mem = self.mem(dst)?;
+        self.drain()?;
+        let ((origin, region, pitch), data) = (rect(to, block), &data[from.offset as usize..]);
+        // SAFETY: both blocks were checked to lie inside; the call blocks, so `data` outlives the copy; the arrays live through
+        // the call.
+        let event = unsafe {
+            enqueue_write_buffer_rect(
+                self.queue.raw(),
+                mem,
+                CL_BLOCKING,
+                origin.as_ptr(),
+                [0usize; 3].as_ptr(),
+                region.as_ptr(),
+                pitch,
+                0,
+                from.pitch as usize,
+                0,
+                data.as_ptr().cast::<c_void>(),
+                0,
+                std::ptr::null(),
+            )
+        };
+        self.enqueued("clEnqueueWriteBufferRect", event, Code::TransferFailed)
+    }
+
+    fn read_rows(&mut self, src: &Buffer, from: Pitch, out: &mut [u8], to: Pitch, block: Block) -> Result<()> {
+        rows::check_read(src, from, out, to, block)?;
+        if block.rows <= 1 || block.is_empty() || !in_one(from, block) {
+            return rows::read(self, src, from, out, to, block);
+        }
+        let mem = self.mem(src)?;
+        self.drain()?;
+        let ((origin, region, pitch), out) = (rect(from, block), &mut out[to.offset as usize..]);
+        // SAFETY: both blocks were checked to lie inside; the call blocks, so `out` is borrowed for the whole copy; the arrays
+        // live through the call.
+        let event = unsafe {
+            enqueue_read_buffer_rect(
+                self.queue.raw(),
+                mem,
+                CL_BLOCKING,
+                origin.as_ptr(),
+                [0usize; 3].as_ptr(),
+                region.as_ptr(),
+                pitch,
+                0,
+                to.pitch as usize,
+                0,
+                out.as_mut_ptr().cast::<c_void>(),
+                0,
+                std::ptr::null(),
+            )
+        };
+        self.enqueued("clEnqueueReadBufferRect", event, Code::TransferFailed)
+    }
+
+    fn copy_rows(&mut self, src: &Buffer, from: Pitch, dst: &Buffer, to: Pitch, block: Block) -> Result<()> {
+        rows::check_copy(src, from, dst, to, block)?;
+        let (a, b) = (self.mem(src)?, self.mem(dst)?);
+        // Within one buffer the driver wants equal pitches, and more.
+        if block.rows <= 1 || block.is_empty() || a == b || !in_one(from, block) || !in_one(to, block) {
+            return rows::copy(self, src, from, dst, to, block);
+        }
+        let ((src_origin, region, src_pitch), (dst_origin, _, dst_pitch)) = (rect(from, block), rect(to, block));
+        // SAFETY: both blocks were checked to lie inside their buffers, which the driver keeps until the copy is done; the arrays
+        // live through the call.
+        let event = unsafe {
+            enqueue_copy_buffer_rect(
+                self.queue.raw(),
+                a,
+                b,
+                src_origin.as_ptr(),
+                dst_origin.as_ptr(),
+                region.as_ptr(),
+                src_pitch,
+                0,
+                dst_pitch,
+                0,
+                0,
+                std::ptr::null(),
+            )
+        };
+        self.enqueued("clEnqueueCopyBufferRect", event, Code::TransferFailed)
     }
 
     fn fill(&mut self, dst: &Buffer, offset: u64, bytes: u64, value: u8) -> Result<()> {

@@ -6,6 +6,7 @@
 //! for itself once threads run.
 
 mod core;
+mod given;
 #[cfg(test)]
 mod late_tests;
 mod launch;
@@ -24,7 +25,11 @@ use super::{
     no_memory_kind,
 };
 
-use self::core::Core;
+use self::core::{Core, Owner};
+
+pub use self::given::OnLost;
+/// The wgpu whose devices [`WgpuDevice::from_wgpu`] takes: of another release they are other types.
+pub use ::wgpu;
 
 /// The API of this platform.
 const API: wgpu::Backends = if cfg!(target_os = "macos") {
@@ -36,14 +41,13 @@ const API: wgpu::Backends = if cfg!(target_os = "macos") {
 };
 
 /// Features that are asked for where the adapter has them; asking for others is refused or panics.
-fn wanted(adapter: &wgpu::Adapter) -> wgpu::Features {
+fn wanted(has: wgpu::Features) -> wgpu::Features {
     use wgpu::Features as F;
-    adapter.features()
-        & (F::SHADER_F64
-            | F::SHADER_INT64
-            | F::TIMESTAMP_QUERY
-            | F::TIMESTAMP_QUERY_INSIDE_ENCODERS
-            | F::PIPELINE_CACHE)
+    has & (F::SHADER_F64
+        | F::SHADER_INT64
+        | F::TIMESTAMP_QUERY
+        | F::TIMESTAMP_QUERY_INSIDE_ENCODERS
+        | F::PIPELINE_CACHE)
 }
 
 fn adapters() -> Vec<wgpu::Adapter> {
@@ -112,7 +116,18 @@ fn why_none() -> (String, &'static str) {
 
 /// What an adapter says of itself.
 fn describe(adapter: &wgpu::Adapter, index: usize, uids: &mut Vec<String>) -> DeviceInfo {
-    let (info, limits, features) = (adapter.get_info(), adapter.limits(), wanted(adapter));
+    let mut told = told_of(adapter.get_info(), &adapter.limits(), adapter.features());
+    told.id = format!("wgpu:{index}");
+    if uids.contains(&told.uid) {
+        told.uid = format!("{}#{index}", told.uid);
+    }
+    uids.push(told.uid.clone());
+    told
+}
+
+/// The same of an adapter, or of a device that uses part of it; without an id.
+fn told_of(info: wgpu::AdapterInfo, limits: &wgpu::Limits, can: wgpu::Features) -> DeviceInfo {
+    let features = wanted(can);
     let api = info.backend.to_str();
     let (f64s, i64s) = (features.contains(wgpu::Features::SHADER_F64), features.contains(wgpu::Features::SHADER_INT64));
     let mut notes = vec!["f16 and bf16 are stored two to a word, arithmetic is f32".to_string()];
@@ -157,15 +172,10 @@ fn describe(adapter: &wgpu::Adapter, index: usize, uids: &mut Vec<String>) -> De
     } else {
         format!("pci:{}", info.device_pci_bus_id.to_lowercase())
     };
-    let facts = facts(adapter, &info, &dtypes);
-    let mut uid = format!("{api}:{place}");
-    if uids.contains(&uid) {
-        uid = format!("{uid}#{index}");
-    }
-    uids.push(uid.clone());
+    let facts = facts(can, &info, &dtypes);
     DeviceInfo {
-        id: format!("wgpu:{index}"),
-        uid,
+        id: String::new(),
+        uid: format!("{api}:{place}"),
         name: info.name,
         vendor: vendor(info.vendor),
         backend: Backend::Wgpu,
@@ -194,9 +204,8 @@ fn describe(adapter: &wgpu::Adapter, index: usize, uids: &mut Vec<String>) -> De
 }
 
 /// What an adapter can beyond what WGSL kernels of gpuctl use.
-fn facts(adapter: &wgpu::Adapter, info: &wgpu::AdapterInfo, stored: &[DType]) -> Facts {
+fn facts(can: wgpu::Features, info: &wgpu::AdapterInfo, stored: &[DType]) -> Facts {
     use wgpu::Features as F;
-    let can = adapter.features();
     let computes = |d: &DType| match d {
         DType::F16 => can.contains(F::SHADER_F16),
         DType::BF16 => false,
@@ -252,7 +261,7 @@ impl WgpuDevice {
     }
 
     fn new(adapter: &wgpu::Adapter, info: DeviceInfo) -> Result<Self> {
-        let features = wanted(adapter);
+        let features = wanted(adapter.features());
         let request = adapter.request_device(&wgpu::DeviceDescriptor {
             label: Some("gpuctl"),
             required_features: features,
@@ -262,7 +271,7 @@ impl WgpuDevice {
         });
         let (device, queue) = pollster::block_on(request).map_err(|e| core::not_given(&e).device(&info.id))?;
         let timestamps = features.contains(wgpu::Features::TIMESTAMP_QUERY_INSIDE_ENCODERS);
-        let core = Arc::new(Core::new(info.id.clone(), device, queue, timestamps));
+        let core = Arc::new(Core::new(info.id.clone(), device, queue, timestamps, Owner::Gpuctl));
         Ok(WgpuDevice { info, core })
     }
 
