@@ -10,7 +10,8 @@ mod validate;
 use std::process::Command;
 
 use gpuctl::base::record::{
-    AblateRecord, CeilingRecord, HealthRecord, Host, NoiseRecord, SCHEMA, StressRecord, TrialRecord, WorkloadRecord,
+    AblateRecord, CeilingRecord, HealthRecord, Host, NoiseRecord, SCHEMA, StressRecord, StressRunRecord, TrialRecord,
+    WorkloadRecord,
 };
 use gpuctl::base::telemetry::Watched;
 use gpuctl::base::{Absence, Backend, DType, Document, HostTensor, Record, Status, npy};
@@ -19,7 +20,7 @@ use serde_json::{Value, json};
 
 use made::{
     ablate, bench, calibrate, ceiling, change, device, error, explain, hardware, health, kernels, noise, regret, run,
-    stress, support, system, threshold, topology, trial, verify, watched, workload,
+    stress, stress_run, support, system, threshold, topology, trial, verify, watched, workload,
 };
 use validate::validate;
 
@@ -70,6 +71,8 @@ fn every_kind() -> Vec<Record> {
         Record::Regret(Box::new(regret("always-cpu"))),
         Record::Stress(Box::new(stress("pass", 4096))),
         Record::Stress(Box::new(stress("inconclusive", 0))),
+        Record::StressRun(Box::new(stress_run("pass", 0))),
+        Record::StressRun(Box::new(stress_run("degradation", 1))),
         Record::Run(Box::new(run())),
         Record::Support(Box::new(support("yes", ""))),
         Record::Support(Box::new(support("no", "needs cl_khr_fp64"))),
@@ -173,6 +176,12 @@ fn contradictions_are_found() {
         (Record::Workload(Box::new(WorkloadRecord { gain_ci: None, ..workload("yes") })), "gain_ci"),
         (Record::Workload(Box::new(WorkloadRecord { unknown: 1, ..workload("yes") })), "unknown"),
         (Record::Stress(Box::new(stress("pass", 0))), "bytes_checked"),
+        (Record::StressRun(Box::new(stress_run("pass", 1))), "exit_code"),
+        (Record::StressRun(Box::new(StressRunRecord { interrupted: true, ..stress_run("pass", 0) })), "interrupted"),
+        (
+            Record::StressRun(Box::new(StressRunRecord { findings: vec!["slow".into()], ..stress_run("pass", 0) })),
+            "findings",
+        ),
         (Record::Stress(Box::new(StressRecord { telemetry: Watched::default(), ..stress("pass", 1) })), "telemetry"),
         (
             Record::Stress(Box::new(StressRecord {

@@ -101,7 +101,7 @@ fn reported(inject: Option<&str>, scenarios: &str) -> (tempfile::TempDir, Option
         "stress",
         "--no-journal",
         "--seconds",
-        "2",
+        "3",
         "--device",
         "cpu",
         "--scenario",
@@ -115,6 +115,11 @@ fn reported(inject: Option<&str>, scenarios: &str) -> (tempfile::TempDir, Option
     let doc =
         serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&out.stderr)));
     (dir, out.status.code(), doc)
+}
+
+/// The records of phases; one of the whole run follows them.
+fn phases(doc: &serde_json::Value) -> impl Iterator<Item = &serde_json::Value> {
+    doc["records"].as_array().unwrap().iter().filter(|r| r["kind"] == "stress")
 }
 
 /// The samples of a text exposition: each of a family with HELP and TYPE, its name and labels as the format has them.
@@ -147,7 +152,7 @@ fn reports_tell_a_pass() {
     let metrics = samples(&read("r.prom"));
     let uid = doc["devices"][0]["uid"].as_str().unwrap();
     let of = |name: &str, more: &str| metrics[&format!("gpuctl_stress_{name}{{device=\"cpu\",uid=\"{uid}\"{more}}}")];
-    let sum = |field: &str| doc["records"].as_array().unwrap().iter().map(|r| r[field].as_f64().unwrap()).sum::<f64>();
+    let sum = |field: &str| phases(&doc).map(|r| r[field].as_f64().unwrap()).sum::<f64>();
     assert_eq!((metrics["gpuctl_stress_running"], metrics["gpuctl_stress_exit_code"]), (0.0, 0.0));
     assert_eq!((of("cycles_total", ""), of("checked_bytes_total", "")), (sum("done"), sum("bytes_checked")));
     assert_eq!((of("verdict", ",verdict=\"pass\""), of("verdict", ",verdict=\"leak\"")), (1.0, 0.0));

@@ -129,6 +129,19 @@ fn gpu_nodes_in(dev: &std::path::Path) -> Vec<String> {
     nodes
 }
 
+/// True for what writing to a terminal gives once that is closed.
+pub fn is_hang_up(e: &std::io::Error) -> bool {
+    #[cfg(unix)]
+    {
+        e.raw_os_error() == Some(libc::EIO)
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = e;
+        false
+    }
+}
+
 /// Free bytes of the file system of a folder, as far as this user may fill it.
 pub fn free_bytes(folder: &std::path::Path) -> Option<u64> {
     #[cfg(unix)]
@@ -257,6 +270,28 @@ pub fn user_id() -> Option<u32> {
     }
     #[cfg(not(unix))]
     None
+}
+
+/// Seconds of three clocks: monotonic without the time in which the machine slept, the same with it (where the system has
+/// such a clock), and since 1970.
+pub fn clocks() -> (f64, Option<f64>, f64) {
+    static START: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
+    let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64());
+    #[cfg(target_os = "linux")]
+    if let (Some(mono), Some(boot)) = (clock(libc::CLOCK_MONOTONIC), clock(libc::CLOCK_BOOTTIME)) {
+        return (mono, Some(boot), wall);
+    }
+    (START.get_or_init(std::time::Instant::now).elapsed().as_secs_f64(), None, wall)
+}
+
+#[cfg(target_os = "linux")]
+fn clock(which: libc::clockid_t) -> Option<f64> {
+    let mut told = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `told` is writable for its type.
+    if unsafe { libc::clock_gettime(which, &raw mut told) } != 0 {
+        return None;
+    }
+    Some(told.tv_sec as f64 + told.tv_nsec as f64 * 1e-9)
 }
 
 /// How a process ended, in words: `signal SIGSEGV`, `exit code 3`.

@@ -459,6 +459,12 @@ pub struct StressRecord {
     /// What this phase left out, and why.
     #[serde(default)]
     pub not_tested: Vec<String>,
+    /// What happened that is no fault: the machine slept, a clock was set, the phase was paused.
+    #[serde(default)]
+    pub remarks: Vec<String>,
+    /// Seconds in which the phase was paused because the card was hot; no tested time.
+    #[serde(default)]
+    pub paused_seconds: f64,
     /// What the device's card told meanwhile.
     #[serde(default)]
     pub telemetry: Watched,
@@ -466,6 +472,60 @@ pub struct StressRecord {
     pub series: Vec<StressSample>,
     /// The command that repeats the run.
     pub rerun: String,
+}
+
+/// A run of `stress` as a whole: all devices of the node.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StressRunRecord {
+    /// As in [`StressRecord`]; the worst of all devices.
+    pub verdict: String,
+    /// Exit code.
+    pub exit_code: u8,
+    /// The last line.
+    pub line: String,
+    /// Seconds asked for; each device has them to itself.
+    pub planned_seconds: f64,
+    /// Seconds tested on the device on which the fewest were.
+    pub tested_seconds: f64,
+    /// Scenarios that passed on every device.
+    pub scenarios_passed: u64,
+    /// Scenarios that there are.
+    pub scenarios: u64,
+    /// True if the run was stopped before its end.
+    pub interrupted: bool,
+    /// Phases that an earlier run had finished, taken over from its journal.
+    pub resumed_phases: u64,
+    /// Each device.
+    pub devices: Vec<StressDevice>,
+    /// Findings of the comparison between cards of one model.
+    pub findings: Vec<String>,
+    /// What happened that is no fault.
+    pub remarks: Vec<String>,
+    /// What was not tested, with reasons.
+    pub not_tested: Vec<String>,
+}
+
+/// One device of a run of `stress`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StressDevice {
+    /// Device id.
+    pub device: String,
+    /// Device uid.
+    pub uid: String,
+    /// Its name.
+    pub name: String,
+    /// The worst verdict of its phases and of its comparison with others of its model.
+    pub verdict: String,
+    /// Why, where no phase says so.
+    pub reason: String,
+    /// Seconds planned.
+    pub planned_seconds: f64,
+    /// Seconds tested.
+    pub tested_seconds: f64,
+    /// Phases that passed.
+    pub passed: u64,
+    /// Phases.
+    pub phases: u64,
 }
 
 /// State of a soak at one moment. The ledger is read at quiet points, where a scenario holds nothing on purpose.
@@ -546,6 +606,9 @@ pub enum Record {
     Workload(Box<WorkloadRecord>),
     /// A scenario of `stress`.
     Stress(Box<StressRecord>),
+    /// A run of `stress` as a whole.
+    #[serde(rename = "stress-run")]
+    StressRun(Box<StressRunRecord>),
     /// A call of `run`.
     Run(Box<RunRecord>),
     /// A cell of `devices --ops`.

@@ -60,7 +60,7 @@ pub(super) enum Command {
 /// Options of every subcommand that runs on devices.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Common {
-    /// Devices: ids or uids separated by commas, or `all` (software devices too) [default: cpu and all real GPUs]
+    /// Devices: ids, uids or PCI addresses separated by commas, `cuda:*` for all of a backend, or `all` (software devices too) [default: cpu and all real GPUs]
     #[arg(long, value_name = "ID,..|all")]
     pub(super) device: Option<String>,
     /// CPU threads; `calibrate` takes several counts, each a key of its own [default: all that are allowed]
@@ -390,7 +390,7 @@ pub(super) struct Stress {
     /// Duration in seconds [default: 60]
     #[arg(long, value_name = "S", group = "duration")]
     pub(super) seconds: Option<f64>,
-    /// Scenarios, separated by commas: soak, alloc-cycle, concurrent [default: all]
+    /// Scenarios, separated by commas [default: as many as fit with their floors, the important ones first]
     #[arg(long, value_name = "A,B")]
     pub(super) scenario: Option<String>,
     /// Journal file [default: below the state folder of the user]
@@ -399,6 +399,17 @@ pub(super) struct Stress {
     /// Keep no journal
     #[arg(long)]
     pub(super) no_journal: bool,
+    /// Go on with the last run that did not end, or with that of a journal; what it was asked for holds
+    #[arg(long, value_name = "PATH", num_args = 0..=1, conflicts_with_all = [
+        "duration", "scenario", "journal", "no_journal", "inject", "device", "threads", "max_temp",
+    ])]
+    pub(super) resume: Option<Option<String>>,
+    /// Work on cards that other processes use; otherwise that ends the run
+    #[arg(long)]
+    pub(super) shared: bool,
+    /// Pause while a card is hotter than so many degrees Celsius
+    #[arg(long, value_name = "C")]
+    pub(super) max_temp: Option<f64>,
     /// Plant a fault: the run must then end with a finding
     #[arg(long, value_name = "FAULT")]
     pub(super) inject: Option<String>,

@@ -61,7 +61,10 @@ fn dispatch(cli: &Cli, ctx: Ctx<'_>) -> Result<u8> {
         Command::CalibrateWorker(w) => {
             Ctx { command, env: &numbered(w.worker), trace }.calibrate_worker(&w.of, w.of_threads)
         }
-        Command::StressWorker { task } => stress::worker(task, &mut std::io::stdout(), env).map(|()| 0),
+        Command::StressWorker { task } => {
+            outlive_the_terminal()?;
+            stress::worker(task, &mut std::io::stdout(), env).map(|()| 0)
+        }
     }
 }
 
@@ -81,6 +84,14 @@ pub(super) fn cancel_on_signals() -> Result<Cancel> {
         signal_hook::flag::register(signal, Arc::clone(&cancel.0)).map_err(failed)?;
     }
     Ok(cancel)
+}
+
+/// A terminal that is closed ends nothing: SIGHUP is taken and forgotten.
+fn outlive_the_terminal() -> Result<()> {
+    #[cfg(unix)]
+    signal_hook::flag::register(signal_hook::consts::SIGHUP, Arc::default())
+        .map_err(|e| Error::new(Code::Internal, "signals cannot be handled").caused_by(e))?;
+    Ok(())
 }
 
 /// A duration: `10s`, `2m`, `1h`, `250ms`, or plain seconds.
@@ -264,6 +275,16 @@ impl Ctx<'_> {
                 (None, true) => None,
                 (None, false) => stress::default_journal(self.env),
             },
+            resume: match &a.resume {
+                None => None,
+                Some(Some(path)) => Some(path.into()),
+                Some(None) => Some(stress::default_journal(self.env).ok_or_else(|| {
+                    Error::new(Code::BadArgument, "--resume: this user has no state folder; name the journal")
+                })?),
+            },
+            shared: a.shared,
+            max_temp: a.max_temp,
+            below_floor: false,
             inject: a.inject.clone(),
             fail_early: a.fail_early,
             heartbeat: None,
@@ -273,6 +294,7 @@ impl Ctx<'_> {
             command: self.command.to_vec(),
         };
         let cancel = cancel_on_signals()?;
+        outlive_the_terminal()?;
         let json_on_stdout = a.common.json.as_deref() == Some("-");
         let sink = CliSink::new(
             a.common.quiet,

@@ -6,7 +6,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::base::sink::{Progress, Sink};
 use crate::base::text::printable;
-use crate::base::{Code, Error, Record, Result};
+use crate::base::{Code, Error, Record, Result, os};
 
 /// Writes data to stdout. A closed pipe is no error: the reader has what it wanted.
 pub(super) fn data(text: &str) -> Result<()> {
@@ -71,6 +71,8 @@ pub(super) struct CliSink {
     line: Line,
     lines_to_stdout: bool,
     quiet: bool,
+    /// True if stdout was a terminal at first: one that is closed later takes nothing more, and that is no error.
+    terminal: bool,
     bar: Option<ProgressBar>,
     failed: Option<Error>,
 }
@@ -84,7 +86,8 @@ impl CliSink {
             bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
             bar
         });
-        CliSink { records: Vec::new(), line, lines_to_stdout, quiet, bar, failed: None }
+        let terminal = std::io::stdout().is_terminal();
+        CliSink { records: Vec::new(), line, lines_to_stdout, quiet, terminal, bar, failed: None }
     }
 
     /// Prints a line above the progress line.
@@ -102,7 +105,13 @@ impl CliSink {
             Some(bar) => bar.suspend(&mut write),
             None => write(),
         }
-        if let Err(e) = result {
+        let closed = |e: &Error| {
+            let io = std::error::Error::source(e).and_then(|s| s.downcast_ref::<std::io::Error>());
+            self.terminal && io.is_some_and(os::is_hang_up)
+        };
+        if let Err(e) = result
+            && !closed(&e)
+        {
             self.failed.get_or_insert(e);
         }
     }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::base::telemetry::Snapshot;
 use crate::base::{Absence, Backend, Code, DeviceClass, DeviceInfo, Env, Error, Result};
 use crate::kernel::Isa;
 
@@ -204,12 +205,12 @@ pub enum Select {
     Default,
     /// Everything, software devices too.
     All,
-    /// These ids or uids, in this order.
+    /// These ids, uids or PCI addresses, in this order; `BACKEND:*` stands for all of a backend.
     Named(Vec<String>),
 }
 
 impl Select {
-    /// Reads `--device`: `all`, or ids and uids separated by commas.
+    /// Reads `--device`: `all`, or ids, uids, PCI addresses and `BACKEND:*` separated by commas.
     pub fn parse(text: &str) -> Result<Self> {
         let names: Vec<String> = text.split(',').map(|s| s.trim().to_string()).filter(|s| !s.is_empty()).collect();
         match names.as_slice() {
@@ -284,11 +285,13 @@ pub fn open(select: &Select, env: &Env, cpu: CpuConfig) -> Result<Rig> {
                     rig.devices.push(device);
                     continue;
                 }
-                let found = seen.found.iter().find(|f| f.info.id == *name || f.info.uid == *name);
-                let Some(found) = found else {
+                let found = named(name, &seen.found);
+                if found.is_empty() {
                     return Err(missing(name, &seen, &rig.absent));
-                };
-                rig.devices.push(found.open()?);
+                }
+                for found in found {
+                    rig.devices.push(found.open()?);
+                }
             }
             if let Some(cpu) = simulated {
                 // On the virtual clock only the simulated CPU can be compared with.
@@ -301,6 +304,32 @@ pub fn open(select: &Select, env: &Env, cpu: CpuConfig) -> Result<Rig> {
         }
     }
     Ok(rig)
+}
+
+/// The devices that a name means: one by its id, uid or PCI address (of a card that several APIs show, through the first
+/// that is listed), or with `BACKEND:*` all of a backend.
+fn named<'f>(name: &str, found: &'f [Found]) -> Vec<&'f Found> {
+    if let Some(backend) = name.strip_suffix(":*") {
+        return found.iter().filter(|f| f.info.backend.name() == backend).collect();
+    }
+    let is = |f: &&Found| f.info.id == name || f.info.uid.eq_ignore_ascii_case(name);
+    let card = Snapshot { pci: pci_address(name), ..Snapshot::default() };
+    let at = |f: &&Found| card.pci.is_some() && card.is_of(&f.info);
+    found.iter().find(is).or_else(|| found.iter().find(at)).into_iter().collect()
+}
+
+/// `0000:01:00.0`, or the same without its domain as tools print it, in the kernel's spelling.
+fn pci_address(name: &str) -> Option<String> {
+    let hex = |text: &str, digits: usize| text.len() == digits && text.bytes().all(|b| b.is_ascii_hexdigit());
+    let (place, function) = name.rsplit_once('.')?;
+    let parts: Vec<&str> = place.split(':').collect();
+    let (domain, bus, slot) = match parts[..] {
+        [domain, bus, slot] => (domain, bus, slot),
+        [bus, slot] => ("0000", bus, slot),
+        _ => return None,
+    };
+    let fits = hex(domain, 4) && hex(bus, 2) && hex(slot, 2) && hex(function, 1);
+    fits.then(|| format!("{domain}:{bus}:{slot}.{function}").to_ascii_lowercase())
 }
 
 /// Simulated time and real time cannot be compared, nor the times of two simulations.
@@ -349,6 +378,30 @@ mod tests {
         assert!(probe.found.is_empty());
         assert_eq!((probe.absent[0].backend, probe.absent[0].what.as_str()), (Backend::Wgpu, "wgpu"));
         assert!(probe.absent[0].reason.contains("panicked: vkCreateInstance is not there"), "{:?}", probe.absent);
+    }
+
+    #[test]
+    fn a_name_is_an_id_a_uid_an_address_or_all_of_a_backend() {
+        let device = |id: &str, uid: &str, backend| {
+            let info = DeviceInfo { id: id.into(), uid: uid.into(), backend, ..DeviceInfo::ordinary_gpu() };
+            Found::new(info, || Err(Error::new(Code::DeviceMissing, "not opened here")))
+        };
+        let mut found = vec![
+            device("cuda:0", "GPU-aa", Backend::Cuda),
+            device("cuda:1", "GPU-bb", Backend::Cuda),
+            device("opencl:0", "opencl/pci/0000:41:00.0", Backend::Opencl),
+            device("wgpu:0", "vulkan:pci:0000:41:00.0", Backend::Wgpu),
+        ];
+        found[1].info.facts.pci = Some("0000:81:00.0".into());
+        let ids = |name: &str| -> Vec<String> { named(name, &found).iter().map(|f| f.info.id.clone()).collect() };
+        assert_eq!(ids("cuda:1"), ["cuda:1"]);
+        assert_eq!(ids("gpu-AA"), ["cuda:0"]);
+        assert_eq!(ids("cuda:*"), ["cuda:0", "cuda:1"]);
+        assert_eq!(ids("0000:81:00.0"), ["cuda:1"]);
+        assert_eq!(ids("41:00.0"), ["opencl:0"], "the first API that shows it");
+        for nobody in ["cuda:2", "metal:*", "0000:82:00.0", "41:00", "", "*", "1:00.0"] {
+            assert_eq!(ids(nobody), Vec::<String>::new(), "{nobody}");
+        }
     }
 
     #[test]

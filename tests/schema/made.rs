@@ -3,8 +3,9 @@
 use gpuctl::base::facts::{Facts, Hardware, Matrix, Minimum, Quirk};
 use gpuctl::base::record::{
     AblateRecord, Analysis, ArrayFile, BenchRecord, CalibratePoint, CalibrateRecord, CeilingRecord, ChangeRecord,
-    ExplainRecord, Finding, HealthRecord, KernelsRecord, NoiseRecord, Phases, RunRecord, StressRecord, StressSample,
-    SupportRecord, ThresholdRecord, TrialRecord, VerifyRecord, WorkloadCall, WorkloadRecord,
+    ExplainRecord, Finding, HealthRecord, KernelsRecord, NoiseRecord, Phases, RunRecord, StressDevice, StressRecord,
+    StressRunRecord, StressSample, SupportRecord, ThresholdRecord, TrialRecord, VerifyRecord, WorkloadCall,
+    WorkloadRecord,
 };
 use gpuctl::base::regret::{RegretDense, RegretPolicy, RegretRecord, RegretShape};
 use gpuctl::base::system::{Cache, System};
@@ -371,9 +372,40 @@ pub(crate) fn stress(verdict: &str, bytes_checked: u64) -> StressRecord {
         counters: [("cases".to_string(), 4)].into(),
         findings: vec!["a finding".into()],
         not_tested: vec!["f64: the device has none".into()],
+        remarks: vec!["the machine slept for 3.0 s".into()],
+        paused_seconds: 0.0,
         telemetry: if verdict == "pass" { watched() } else { Watched::none("a software device") },
         series: vec![StressSample { t: 1.0, rss_bytes: Some(1), ..StressSample::default() }],
         rerun: "gpuctl stress --scenario soak".into(),
+    }
+}
+
+pub(crate) fn stress_run(verdict: &str, exit_code: u8) -> StressRunRecord {
+    let device = StressDevice {
+        device: "cuda:0".into(),
+        uid: "GPU-synthetic".into(),
+        name: "synthetic".into(),
+        verdict: verdict.into(),
+        reason: "a reason".into(),
+        planned_seconds: 60.0,
+        tested_seconds: 50.0,
+        passed: 1,
+        phases: 1,
+    };
+    StressRunRecord {
+        verdict: verdict.into(),
+        exit_code,
+        line: "the last line".into(),
+        planned_seconds: 60.0,
+        tested_seconds: 50.0,
+        scenarios_passed: 1,
+        scenarios: 14,
+        interrupted: false,
+        resumed_phases: 0,
+        devices: vec![device],
+        findings: Vec::new(),
+        remarks: vec!["a remark".into()],
+        not_tested: vec!["memory: no room".into()],
     }
 }
 

@@ -72,6 +72,20 @@ impl Telemetry {
         })
     }
 
+    /// This system's cards with the processes that use them: each process is looked into.
+    pub fn users() -> Self {
+        #[cfg(feature = "cuda")]
+        let mut nvidia = super::cuda::nvml::Nvidia::default();
+        let mut sysfs = sysfs::Sysfs::system();
+        Telemetry::new(move || {
+            let mut told = Told::default();
+            #[cfg(feature = "cuda")]
+            nvidia.ask(&mut told);
+            sysfs.ask(&mut told);
+            told
+        })
+    }
+
     /// A tree that looks like `/` ([`ask_tree`]).
     pub fn tree(root: PathBuf) -> Self {
         Telemetry::new(move || ask_tree(&root))

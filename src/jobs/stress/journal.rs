@@ -33,6 +33,51 @@ pub enum Entry {
         seconds: f64,
         /// Scenarios asked for.
         scenarios: Vec<String>,
+        /// All that was asked for, for `--resume`.
+        #[serde(default)]
+        asked: Option<Box<Asked>>,
+    },
+    /// What is to be done, once the devices are known.
+    Plan {
+        /// UTC.
+        utc: String,
+        /// Each device with its phases.
+        devices: Vec<PlanOf>,
+        /// What has no place in the plan, with the reason.
+        left_out: Vec<String>,
+    },
+    /// The run goes on in another process.
+    Resume {
+        /// UTC.
+        utc: String,
+        /// Process id of the supervisor.
+        pid: u32,
+        /// The command line.
+        command: Vec<String>,
+    },
+    /// Something wrong in a phase that is not over yet.
+    Finding {
+        /// UTC.
+        utc: String,
+        /// Scenario.
+        scenario: String,
+        /// Device id.
+        device: String,
+        /// Device uid.
+        uid: String,
+        /// What verdict it leads to.
+        verdict: String,
+        /// In words.
+        what: String,
+    },
+    /// Something happened to the time: the machine `slept`, this program was `stopped`, the wall clock was `set`.
+    Clock {
+        /// UTC.
+        utc: String,
+        /// Which of them.
+        what: String,
+        /// Seconds.
+        seconds: f64,
     },
     /// At least once a minute while a phase runs.
     Running {
@@ -60,6 +105,9 @@ pub enum Entry {
         utc: String,
         /// Its result.
         record: Box<StressRecord>,
+        /// True if it was ended before its time: `--resume` runs it again.
+        #[serde(default)]
+        cut: bool,
     },
     /// The last line.
     End {
@@ -71,7 +119,48 @@ pub enum Entry {
         exit_code: u8,
         /// The summary line.
         summary: String,
+        /// True if all that was planned is done; otherwise `--resume` goes on.
+        #[serde(default)]
+        complete: bool,
     },
+}
+
+/// What a run was asked for, as far as its results depend on it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Asked {
+    /// Seconds in all.
+    pub seconds: f64,
+    /// Scenarios by name; empty for what fits.
+    pub scenarios: Vec<String>,
+    /// Devices as `--device` named them.
+    pub device: Option<String>,
+    /// Threads of the scenarios that use many.
+    pub threads: u32,
+    /// A planted fault.
+    pub inject: Option<String>,
+    /// End at the first finding.
+    pub fail_early: bool,
+    /// Heartbeat in seconds.
+    pub heartbeat: Option<f64>,
+    /// Cards may be in use by others.
+    pub shared: bool,
+    /// Degrees Celsius above which a card's phases pause.
+    pub max_temp: Option<f64>,
+}
+
+/// The phases of one device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PlanOf {
+    /// Device id at the time.
+    pub id: String,
+    /// Device uid.
+    pub uid: String,
+    /// Its name.
+    pub name: String,
+    /// Its driver.
+    pub driver: String,
+    /// Scenarios with the seconds of their phases.
+    pub phases: Vec<(String, f64)>,
 }
 
 /// An open journal, or none.
@@ -79,6 +168,10 @@ pub enum Entry {
 pub struct Journal {
     path: Option<PathBuf>,
     file: Option<File>,
+    /// Bytes that are whole lines.
+    good: u64,
+    /// Lines lost since the last one that was written.
+    lost: u64,
 }
 
 impl Journal {
@@ -86,8 +179,7 @@ impl Journal {
     /// a folder in which a file named by UTC and process id is made. The error is for a remark: the returned journal then
     /// keeps nothing.
     pub fn open(at: Option<&Path>) -> (Self, Option<Error>) {
-        let none = Journal { path: None, file: None };
-        let Some(at) = at else { return (none, None) };
+        let Some(at) = at else { return (Journal::none(), None) };
         let path = if !at.is_dir() && (at.extension().is_some() || at.exists()) {
             at.to_path_buf()
         } else {
@@ -97,12 +189,44 @@ impl Journal {
             if let Some(folder) = path.parent() {
                 std::fs::create_dir_all(folder)?;
             }
-            OpenOptions::new().create(true).append(true).open(&path)
+            let file = OpenOptions::new().create(true).append(true).open(&path)?;
+            // The file's name is on the disk only when its folder is. Not every file system knows that.
+            if let Some(Ok(folder)) = path.parent().map(File::open) {
+                let _ = folder.sync_all();
+            }
+            Ok(file)
         };
         match open() {
-            Ok(file) => (Journal { path: Some(path), file: Some(file) }, None),
-            Err(e) => (none, Some(unwritable(&path, e))),
+            Ok(file) => Journal::holding(path, file),
+            Err(e) => (Journal::none(), Some(unwritable(&path, e))),
         }
+    }
+
+    /// Opens a journal that is there, to go on after its first `good` bytes; what follows them is a line that was cut off.
+    pub fn reopen(path: &Path, good: u64) -> (Self, Option<Error>) {
+        let open = || -> std::io::Result<File> {
+            let file = OpenOptions::new().append(true).open(path)?;
+            file.set_len(good)?;
+            Ok(file)
+        };
+        match open() {
+            Ok(file) => Journal::holding(path.to_path_buf(), file),
+            Err(e) => (Journal::none(), Some(unwritable(path, e))),
+        }
+    }
+
+    fn none() -> Self {
+        Journal { path: None, file: None, good: 0, lost: 0 }
+    }
+
+    /// Locks the file for as long as this process lives, so that no other one goes on with it.
+    fn holding(path: PathBuf, file: File) -> (Self, Option<Error>) {
+        if matches!(file.try_lock(), Err(std::fs::TryLockError::WouldBlock)) {
+            let e = std::io::Error::other("another run writes to it");
+            return (Journal::none(), Some(unwritable(&path, e)));
+        }
+        let good = file.metadata().map_or(0, |m| m.len());
+        (Journal { path: Some(path), file: Some(file), good, lost: 0 }, None)
     }
 
     /// Where it is, if there is one.
@@ -110,21 +234,29 @@ impl Journal {
         self.path.as_deref()
     }
 
-    /// Appends one line and waits until it is on the disk. The first failure closes the journal and is returned, for a
-    /// remark; afterwards nothing is kept and nothing fails.
+    /// Appends one line and waits until it is on the disk. A failure is returned, for a remark, once: later lines are tried
+    /// as well, silently, for a disk that was full may have room again. A journal that cannot be cut back to whole lines is
+    /// given up.
     pub fn append(&mut self, entry: &Entry) -> Option<Error> {
         let (Some(file), Some(path)) = (self.file.as_mut(), self.path.as_ref()) else { return None };
-        let mut write = || -> std::io::Result<()> {
-            let mut line = serde_json::to_vec(entry)?;
-            line.push(b'\n');
-            file.write_all(&line)?;
-            file.sync_data()
+        let mut line = match serde_json::to_vec(entry) {
+            Ok(line) => line,
+            Err(e) => return Some(unwritable(path, e.into())),
         };
+        line.push(b'\n');
+        let written = file.write_all(&line).and_then(|()| file.sync_data());
         // A pipe or terminal cannot be synced; what was written to it is written.
-        let error = write().err().filter(|e| e.kind() != std::io::ErrorKind::InvalidInput)?;
-        let error = unwritable(path, error);
-        self.file = None;
-        Some(error)
+        let Some(error) = written.err().filter(|e| e.kind() != std::io::ErrorKind::InvalidInput) else {
+            self.good += line.len() as u64;
+            self.lost = 0;
+            return None;
+        };
+        self.lost += 1;
+        let error = (self.lost == 1).then(|| unwritable(path, error));
+        if file.set_len(self.good).is_err() {
+            self.file = None;
+        }
+        error
     }
 }
 
@@ -133,18 +265,62 @@ fn unwritable(path: &Path, e: std::io::Error) -> Error {
         .caused_by(e)
 }
 
-/// Reads a journal back. A line cut off by a crash or a full disk ends it: the flag says whether one was.
-pub fn read(path: &Path) -> Result<(Vec<Entry>, bool)> {
-    let text = std::fs::read(path)
-        .map_err(|e| Error::new(Code::Io, format!("the journal {} cannot be read", path.display())).caused_by(e))?;
-    let mut entries = Vec::new();
-    for line in text.split(|b| *b == b'\n').filter(|l| !l.is_empty()) {
+fn unreadable(path: &Path, e: std::io::Error) -> Error {
+    Error::new(Code::Io, format!("the journal {} cannot be read", path.display())).caused_by(e)
+}
+
+/// A journal as it was read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Contents {
+    /// Its lines, as far as they can be read.
+    pub entries: Vec<Entry>,
+    /// Bytes of these lines.
+    pub good: u64,
+    /// True if something follows that is no whole line: cut off by a crash or a full disk.
+    pub cut: bool,
+    /// True if whole lines follow one that cannot be read: that was no crash.
+    pub damaged: bool,
+}
+
+/// Reads a journal.
+pub fn contents(path: &Path) -> Result<Contents> {
+    let text = std::fs::read(path).map_err(|e| unreadable(path, e))?;
+    let mut all = Contents { entries: Vec::new(), good: 0, cut: false, damaged: false };
+    let mut lines = text.split_inclusive(|b| *b == b'\n');
+    for line in lines.by_ref() {
         match serde_json::from_slice(line) {
-            Ok(entry) => entries.push(entry),
-            Err(_) => return Ok((entries, true)),
+            Ok(entry) if line.ends_with(b"\n") => {
+                all.entries.push(entry);
+                all.good += line.len() as u64;
+            }
+            _ if line.trim_ascii().is_empty() => all.good += line.len() as u64,
+            _ => {
+                all.cut = true;
+                break;
+            }
         }
     }
-    Ok((entries, text.last().is_some_and(|b| *b != b'\n')))
+    all.damaged = lines.any(|l| !l.trim_ascii().is_empty());
+    Ok(all)
+}
+
+/// Reads a journal back. A line cut off by a crash or a full disk ends it: the flag says whether one was.
+pub fn read(path: &Path) -> Result<(Vec<Entry>, bool)> {
+    contents(path).map(|c| (c.entries, c.cut))
+}
+
+/// The journals of a folder, the newest first: they are named by the time at which they began.
+pub fn journals(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(folder).map_err(|e| unreadable(folder, e))?;
+    let mut all: Vec<_> = entries.filter_map(|e| e.ok().map(|e| e.path())).collect();
+    all.retain(|p| p.extension().is_some_and(|e| e == "jsonl"));
+    all.sort_unstable_by(|a, b| b.cmp(a));
+    Ok(all)
+}
+
+/// True if a process writes to the journal now.
+pub fn in_use(path: &Path) -> bool {
+    File::open(path).is_ok_and(|f| matches!(f.try_lock(), Err(std::fs::TryLockError::WouldBlock)))
 }
 
 /// Now in UTC, `20261231T235959Z`.
@@ -178,7 +354,7 @@ mod tests {
     }
 
     fn end(summary: &str) -> Entry {
-        Entry::End { utc: utc(0), verdict: "pass".into(), exit_code: 0, summary: summary.into() }
+        Entry::End { utc: utc(0), verdict: "pass".into(), exit_code: 0, summary: summary.into(), complete: true }
     }
 
     #[test]

@@ -3,10 +3,18 @@
 //! The parent ([`run`]) never touches a driver: it starts workers ([`worker()`]), one per scenario and device, bounds
 //! every wait, replaces workers that die or hang, and keeps a journal. Verdicts are pure functions ([`verdict`]).
 
+pub mod clocks;
 mod drift;
 mod faults;
+pub mod guard;
+mod heat;
 pub mod journal;
+pub mod node;
+pub mod plan;
 mod planted;
+mod post;
+pub mod resume;
+mod run;
 pub mod scenario;
 mod self_test;
 pub mod simulated;
@@ -17,22 +25,23 @@ pub mod worker;
 
 use std::path::PathBuf;
 
-use crate::base::record::StressRecord;
+use crate::base::record::{StressDevice, StressRecord};
 use crate::base::{Absence, Code, DeviceInfo, Env, Error, Result, units};
 use crate::device::cpu::available_threads;
 
 pub use planted::Planted;
+pub use run::run;
 pub use self_test::{SelfTestConfig, SelfTestSummary, Threads, self_test, self_test_line};
-pub use supervisor::{Child, Exe, Exit, Spawn, run};
+pub use supervisor::{Child, Exe, Exit, Spawn};
 pub use verdict::{Evidence, Limits, Verdict, judge};
 pub use worker::{Line, Phase, Task, run_phase, run_task, worker};
 
 /// What to do.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StressConfig {
-    /// Seconds in all, divided evenly over scenarios and devices.
+    /// Seconds in all, for each device; its scenarios share them ([`plan`]).
     pub seconds: f64,
-    /// Scenarios in this order; empty means all.
+    /// Scenarios in this order; empty means as many as fit.
     pub scenarios: Vec<String>,
     /// Devices as `--device` names them; `None` for the default ones.
     pub device: Option<String>,
@@ -41,6 +50,15 @@ pub struct StressConfig {
     /// Journal: a file, or a folder (a path without an extension) in which one is made; `None` for none.
     /// [`default_journal`] is the usual place.
     pub journal: Option<PathBuf>,
+    /// Go on with an earlier run: its journal, or a folder of which the newest unfinished one is taken. What was asked for
+    /// then replaces what is asked here.
+    pub resume: Option<PathBuf>,
+    /// Work on cards that other processes use.
+    pub shared: bool,
+    /// Degrees Celsius of a card above which its phases pause; they go on [`guard::COOLER`] below.
+    pub max_temp: Option<f64>,
+    /// Judge phases below their scenario's floor of seconds like others: for whoever tests detectors, not devices.
+    pub below_floor: bool,
     /// A fault to plant, as [`Planted::parse`] reads it.
     pub inject: Option<String>,
     /// End at the first finding.
@@ -66,6 +84,10 @@ impl Default for StressConfig {
             device: None,
             threads: 0,
             journal: None,
+            resume: None,
+            shared: false,
+            max_temp: None,
+            below_floor: false,
             inject: None,
             fail_early: false,
             heartbeat: None,
@@ -80,11 +102,13 @@ impl Default for StressConfig {
 /// What came of it.
 #[derive(Clone, Debug)]
 pub struct StressSummary {
-    /// The worst verdict of all phases; `Inconclusive` if there was none.
+    /// The worst verdict of all phases and of the comparison between cards; `Inconclusive` if there was none.
     pub verdict: Verdict,
     /// 0 pass, 1 a finding, 4 inconclusive or nothing checked, 5 a crashed worker.
     pub exit_code: u8,
-    /// Seconds really tested, all phases together.
+    /// Seconds asked for, for each device.
+    pub planned_seconds: f64,
+    /// Seconds really tested, on the device with the fewest.
     pub tested_seconds: f64,
     /// True if the run was stopped before its end.
     pub interrupted: bool,
@@ -92,6 +116,14 @@ pub struct StressSummary {
     pub records: Vec<StressRecord>,
     /// What was not tested, with reasons.
     pub not_tested: Vec<String>,
+    /// What the comparison between cards of one model found.
+    pub findings: Vec<String>,
+    /// What happened that is no fault.
+    pub remarks: Vec<String>,
+    /// Phases taken over from the journal of an earlier run.
+    pub resumed_phases: u64,
+    /// The verdict of each device.
+    pub by_device: Vec<StressDevice>,
     /// Devices that took part.
     pub devices: Vec<DeviceInfo>,
     /// Devices and backends that are not there, with reasons.
@@ -101,18 +133,24 @@ pub struct StressSummary {
 }
 
 impl StressSummary {
-    /// The last line: verdict, what it covers, seconds really tested, what was not tested.
+    /// The last line: verdict, scenarios that passed of all that there are, time really tested, what was not tested.
     pub fn line(&self) -> String {
         let passed = self.records.iter().filter(|r| r.verdict == Verdict::Pass.name()).count();
-        let checked: u64 = self.records.iter().map(|r| r.bytes_checked).sum();
+        let checked = self.records.iter().fold(0u64, |sum, r| sum.saturating_add(r.bytes_checked));
         let mut text = format!(
-            "{}{}: {passed} of {} phases passed, {} tested, {} of results checked",
+            "{}{} ({} of {}): {passed} of {} phases passed, {} tested, {} of results checked",
             if self.interrupted { "interrupted; " } else { "" },
             self.verdict.name(),
+            self.scenarios_passed(),
+            scenario::SCENARIOS.len(),
             self.records.len(),
-            units::seconds(self.tested_seconds),
+            node::of(self.tested_seconds, self.planned_seconds),
             units::bytes(checked),
         );
+        if self.by_device.len() > 1 {
+            let each: Vec<_> = self.by_device.iter().map(|d| format!("{} {}", d.device, d.verdict)).collect();
+            text.push_str(&format!("; {}", each.join(", ")));
+        }
         match &self.not_tested[..] {
             [] => {}
             [one] => text.push_str(&format!("; not tested: {one}")),
@@ -135,6 +173,7 @@ impl StressConfig {
             return Err(Error::new(Code::BadArgument, format!("{} seconds: expected more than 0", self.seconds)));
         }
         Planted::parse(self.inject.as_deref())?;
+        run::check_limit(self.max_temp)?;
         let scenarios = if self.scenarios.is_empty() {
             scenario::SCENARIOS.iter().collect()
         } else {

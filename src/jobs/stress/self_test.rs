@@ -14,7 +14,8 @@ use crate::base::{Code, Env, Error, Result};
 
 use super::StressConfig;
 use super::faults::{By, ROWS, Row};
-use super::supervisor::{Child, Exit, Spawn, run};
+use super::run::run;
+use super::supervisor::{Child, Exit, Spawn};
 use super::verdict::{Limits, Verdict, judge};
 use super::worker::{Line, Task, run_task};
 
@@ -150,7 +151,13 @@ fn tried(row: &Row, cfg: &SelfTestConfig, processes: &(dyn Spawn + Sync)) -> Res
 
 /// Verdict, exit code and reason.
 fn outcome(row: &Row, limits: &Limits, processes: &(dyn Spawn + Sync)) -> Result<(Verdict, u8, String)> {
-    let base = StressConfig { device: Some("cpu".into()), threads: 8, limits: *limits, ..StressConfig::default() };
+    let base = StressConfig {
+        device: Some("cpu".into()),
+        threads: 8,
+        limits: *limits,
+        below_floor: true,
+        ..StressConfig::default()
+    };
     let stop = Cancel::new();
     let soak = |cfg: &StressConfig, spawn: &dyn Spawn| -> Result<(Verdict, u8, String)> {
         let summary = run(cfg, spawn, &mut Collect::default(), &stop)?;

@@ -1,5 +1,5 @@
-//! The parent: starts workers, plans the phases, keeps the journal, collects the verdicts. It runs nothing on a device; cards'
-//! telemetry is asked for in a thread that nobody waits for.
+//! Workers as the parent sees them: how they are started, heard, told to stop and ended. The parent runs nothing on a device;
+//! cards' telemetry is asked for in threads that nobody waits for.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
@@ -7,16 +7,11 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::base::rng::fnv1a64;
-use crate::base::{Absence, Cancel, Code, DeviceInfo, Error, Record, Result, Sink, os, record};
-use crate::device::telemetry::Telemetry;
+use crate::base::{Absence, Cancel, Code, DeviceInfo, Error, Result, os, record};
 
-use super::journal::{Entry, Journal, utc_now};
+use super::StressConfig;
 use super::scenario::Scenario;
-use super::verdict::{Verdict, overall};
-use super::watch::{Job, phase};
 use super::worker::{Line, Phase, Task};
-use super::{StressConfig, StressSummary};
 
 /// How a worker ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,8 +55,8 @@ pub trait Child: Send {
     }
 }
 
-/// Starts workers: processes in real use, threads in tests.
-pub trait Spawn {
+/// Starts workers: processes in real use, threads in tests. Several threads ask at once, one per device.
+pub trait Spawn: Sync {
     /// Starts a worker on a task (the JSON of a [`Task`]).
     fn spawn(&self, task: &str) -> Result<Box<dyn Child>>;
 }
@@ -158,103 +153,7 @@ impl Drop for Process {
     }
 }
 
-/// Runs the whole soak: lists the devices through a child, then one phase per scenario and device. Records, remarks and
-/// progress go to `sink` as they come; `cancel` ends the run early and keeps what there is.
-///
-/// Errors: `BadArgument` for a configuration that makes no sense, `DeviceMissing` for a device that is not there,
-/// `WorkerCrashed` if not even the devices can be listed. Findings are no errors: they are in the summary.
-pub fn run(cfg: &StressConfig, spawn: &dyn Spawn, sink: &mut dyn Sink, cancel: &Cancel) -> Result<StressSummary> {
-    let resolved = cfg.resolve()?;
-    let (mut journal, mut trouble) = Journal::open(cfg.journal.as_deref());
-    if let Some(path) = journal.path() {
-        sink.note(&format!("journal: {}", path.display()));
-    }
-    trouble = trouble.or_else(|| {
-        journal.append(&Entry::Start {
-            gpuctl: env!("CARGO_PKG_VERSION").into(),
-            command: cfg.command.clone(),
-            utc: utc_now(),
-            pid: std::process::id(),
-            host: host(),
-            seconds: cfg.seconds,
-            scenarios: resolved.scenarios.iter().map(|s| s.name.to_string()).collect(),
-        })
-    });
-    if let Some(e) = trouble {
-        sink.note(&e.to_string());
-    }
-    let (devices, absent) = list(cfg, spawn, cancel)?;
-    let planned = devices.len() * resolved.scenarios.len();
-    let seconds = cfg.seconds / planned.max(1) as f64;
-    let mut summary = StressSummary {
-        verdict: Verdict::Inconclusive,
-        exit_code: Verdict::Inconclusive.exit_code(),
-        tested_seconds: 0.0,
-        interrupted: false,
-        records: Vec::new(),
-        not_tested: Vec::new(),
-        devices,
-        absent,
-        journal: journal.path().map(PathBuf::from),
-    };
-    let mut telemetry = cfg.tree.clone().map_or_else(Telemetry::cards, Telemetry::tree);
-    let start = Instant::now();
-    let mut phases: Vec<(String, Verdict)> = Vec::new();
-    let mut early = false;
-    for device in &summary.devices {
-        for scenario in &resolved.scenarios {
-            if cancel.raised() || early {
-                let why = if early { "ended at the first finding" } else { "interrupted" };
-                summary.not_tested.push(format!("{} on {}: {why}", scenario.name, device.id));
-                continue;
-            }
-            let job = Job {
-                cfg,
-                scenario,
-                device,
-                threads: resolved.threads,
-                seconds,
-                seed: fnv1a64(format!("{}@{}", scenario.name, device.id).as_bytes()),
-                start,
-            };
-            let (verdict, record) = phase(&job, spawn, sink, cancel, &mut journal, &mut telemetry);
-            let first = !summary.records.iter().any(|r| r.device == device.id);
-            if first && record.telemetry.source == "none" {
-                sink.note(&format!("{}: telemetry: none ({})", device.id, record.telemetry.reason));
-            }
-            sink.record(&Record::Stress(Box::new(record.clone())));
-            let entry = Entry::Phase { utc: utc_now(), record: Box::new(record.clone()) };
-            if let Some(e) = journal.append(&entry) {
-                sink.note(&e.to_string());
-            }
-            for what in &record.not_tested {
-                let what = format!("{} on {}: {what}", scenario.name, device.id);
-                if !summary.not_tested.contains(&what) {
-                    summary.not_tested.push(what);
-                }
-            }
-            summary.tested_seconds += record.seconds;
-            summary.records.push(record);
-            phases.push((device.id.clone(), verdict));
-            early = cfg.fail_early && verdict > Verdict::Inconclusive;
-        }
-    }
-    summary.interrupted = cancel.raised();
-    summary.verdict = overall(&summary.devices, &phases, planned, summary.interrupted, &cfg.limits);
-    summary.exit_code = summary.verdict.exit_code();
-    let end = Entry::End {
-        utc: utc_now(),
-        verdict: summary.verdict.name().into(),
-        exit_code: summary.exit_code,
-        summary: summary.line(),
-    };
-    if let Some(e) = journal.append(&end) {
-        sink.note(&e.to_string());
-    }
-    Ok(summary)
-}
-
-fn host() -> record::Host {
+pub(super) fn host() -> record::Host {
     record::Host {
         cpu: os::cpu_name(),
         cpus: os::allowed_cpus().len() as u32,
@@ -265,7 +164,7 @@ fn host() -> record::Host {
 }
 
 /// The devices of the selection, through a child: the probe itself may crash or hang.
-fn list(cfg: &StressConfig, spawn: &dyn Spawn, cancel: &Cancel) -> Result<(Vec<DeviceInfo>, Vec<Absence>)> {
+pub(super) fn list(cfg: &StressConfig, spawn: &dyn Spawn, cancel: &Cancel) -> Result<(Vec<DeviceInfo>, Vec<Absence>)> {
     let task = task_text(&Task { device: cfg.device.clone(), phase: None })?;
     let mut child = spawn.spawn(&task)?;
     let lines = reader(child.as_mut());
@@ -274,7 +173,17 @@ fn list(cfg: &StressConfig, spawn: &dyn Spawn, cancel: &Cancel) -> Result<(Vec<D
     let start = Instant::now();
     loop {
         match lines.recv_timeout(Duration::from_millis(50)) {
-            Ok(Line::Devices { devices, absent }) => return Ok((devices, absent)),
+            Ok(Line::Devices { mut devices, absent }) => {
+                // Named twice, worked on once.
+                let mut seen = Vec::new();
+                devices.retain(|d| {
+                    !seen.contains(&d.uid) && {
+                        seen.push(d.uid.clone());
+                        true
+                    }
+                });
+                return Ok((devices, absent));
+            }
             Ok(Line::Refused(told)) => return Err(told.error()),
             Ok(_) => {}
             Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => {

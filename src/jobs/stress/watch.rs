@@ -5,11 +5,15 @@ use std::time::{Duration, Instant};
 
 use crate::base::record::{StressRecord, StressSample};
 use crate::base::sink::Live;
-use crate::base::{Cancel, DeviceInfo, Progress, Sink, units};
+use crate::base::{DeviceInfo, Progress, units};
 
+use crate::device::LedgerState;
 use crate::device::telemetry::{Telemetry, Watch};
 
-use super::journal::{Entry, Journal, utc_now};
+use super::clocks::{Clocks, Jump, Tick};
+use super::heat::Heat;
+use super::journal::{Entry, utc_now};
+use super::post::{Event, Post, Stop};
 use super::scenario::{Counts, Scenario};
 use super::supervisor::{Spawn, await_end, ending, phase_task, reader, task_text};
 use super::verdict::{Evidence, Verdict, judge};
@@ -65,6 +69,10 @@ impl Series {
 enum End {
     Finished,
     Stopped,
+    /// It was told to stop because the card is hot; why.
+    Paused(String),
+    /// It was kept from working or from reporting by something that is nobody's fault.
+    Disturbed(String),
     Refused(String),
     Crash(String),
     Hang(String),
@@ -90,6 +98,8 @@ struct Told<'t> {
     doing: String,
     /// Process id of the present worker, where it is a process.
     pid: Option<u32>,
+    /// Findings that are not in the journal yet: the counts say what they are.
+    fresh: Vec<String>,
 }
 
 /// What the card told last, into a sample.
@@ -105,6 +115,14 @@ fn add_card(sample: &mut StressSample, card: &Watch<'_>, pid: Option<u32>) {
 }
 
 impl Told<'_> {
+    /// Puts findings into the journal once the counts that came after them say what they are.
+    fn journal(&mut self, job: &Job<'_>, post: &Post) {
+        let verdict = if self.counts().mismatches > 0 { Verdict::Corruption } else { Verdict::Error };
+        for what in self.fresh.drain(..) {
+            post.entry(finding(job, verdict, &what));
+        }
+    }
+
     fn counts(&self) -> Counts {
         let (a, b) = (self.before, self.now);
         // A counter that runs over must not come back as a small one.
@@ -127,6 +145,7 @@ impl Told<'_> {
             }
             Line::Finding { what } => {
                 if self.record.findings.len() < 20 {
+                    self.fresh.push(what.clone());
                     self.record.findings.push(what);
                 }
             }
@@ -140,7 +159,13 @@ impl Told<'_> {
                 for (name, n) in counters {
                     *self.record.counters.entry(name).or_default() += n;
                 }
-                self.evidence.ledger = Some(ledger);
+                // What an earlier worker left behind is not made good by a later one.
+                let clean = |(b, a): &(LedgerState, LedgerState)| {
+                    a.buffers <= b.buffers && a.pinned <= b.pinned && a.objects() <= b.objects()
+                };
+                if self.evidence.ledger.as_ref().is_none_or(clean) {
+                    self.evidence.ledger = Some(ledger);
+                }
                 self.now.errors = self.now.errors.saturating_add(release_errors.len() as u64);
                 self.record.findings.extend(release_errors.into_iter().map(|e| format!("on release: {e}")));
             }
@@ -180,22 +205,42 @@ impl Told<'_> {
 pub(super) fn phase(
     job: &Job<'_>,
     spawn: &dyn Spawn,
-    sink: &mut dyn Sink,
-    cancel: &Cancel,
-    journal: &mut Journal,
+    post: &Post,
+    stop: Stop<'_>,
     telemetry: &mut Telemetry,
-) -> (Verdict, StressRecord) {
+) -> (Verdict, StressRecord, bool) {
     let heartbeat = job.cfg.heartbeat.unwrap_or_else(|| job.seconds.clamp(10.0, 60.0));
     let start = Instant::now();
     let mut told = Told { card: Some(Watch::begin(telemetry, job.device)), ..Told::default() };
+    let mut heat = Heat::new(job.cfg, job.device);
+    let left = || job.seconds - start.elapsed().as_secs_f64();
+    // The rest of the phase must be worth a new worker.
+    let worth = (0.1 * job.seconds).max(0.5);
     loop {
-        let left = job.seconds - start.elapsed().as_secs_f64();
-        let end = attempt(job, left, heartbeat, spawn, sink, cancel, journal, &mut told);
+        if !cooled(job, &mut heat, &mut told, post, stop, start) {
+            told.evidence.interrupted = stop.raised();
+            break;
+        }
+        let end = attempt(job, left(), heartbeat, spawn, post, stop, &mut told, &mut heat);
+        told.journal(job, post);
         let fault = match end {
             End::Finished => break,
             End::Stopped => {
                 told.evidence.interrupted = true;
                 break;
+            }
+            End::Paused(why) => {
+                told.next_worker();
+                heat.why = why;
+                continue;
+            }
+            End::Disturbed(what) => {
+                told.next_worker();
+                told.record.remarks.push(format!("{what}; a new worker went on"));
+                if left() < worth {
+                    break;
+                }
+                continue;
             }
             End::Refused(text) => {
                 told.record.findings.push(text);
@@ -212,10 +257,11 @@ pub(super) fn phase(
             }
         };
         told.record.findings.push(fault.clone());
+        let verdict = if told.evidence.crash.is_some() { Verdict::Crash } else { Verdict::Hang };
+        post.entry(finding(job, verdict, &fault));
         told.next_worker();
-        let left = job.seconds - start.elapsed().as_secs_f64();
-        // The rest of the phase must be worth a new worker.
-        if cancel.raised() || job.cfg.fail_early || left < (0.1 * job.seconds).max(0.5) {
+        let left = left();
+        if stop.raised() || job.cfg.fail_early || left < worth {
             break;
         }
         if told.record.restarts + 1 >= WORKERS {
@@ -223,12 +269,55 @@ pub(super) fn phase(
             break;
         }
         told.record.restarts += 1;
-        sink.note(&format!("{} on {}: {fault}; a new worker goes on", job.scenario.name, job.device.id));
+        post.note(&format!("{} on {}: {fault}; a new worker goes on", job.scenario.name, job.device.id));
     }
-    conclude(job, told)
+    let cut = told.evidence.interrupted;
+    let (verdict, record) = conclude(job, told, &heat);
+    (verdict, record, cut)
 }
 
-fn conclude(job: &Job<'_>, mut told: Told<'_>) -> (Verdict, StressRecord) {
+/// Something wrong, for the journal: the phase that it belongs to may never end.
+fn finding(job: &Job<'_>, verdict: Verdict, what: &str) -> Entry {
+    Entry::Finding {
+        utc: utc_now(),
+        scenario: job.scenario.name.into(),
+        device: job.device.id.clone(),
+        uid: job.device.uid.clone(),
+        verdict: verdict.name().into(),
+        what: what.into(),
+    }
+}
+
+/// Waits until the card is cool enough to work on. False if the phase is over before.
+fn cooled(job: &Job<'_>, heat: &mut Heat, told: &mut Told<'_>, post: &Post, stop: Stop<'_>, start: Instant) -> bool {
+    let (mut begun, first) = (None, heat.why.is_empty());
+    loop {
+        told.card.iter_mut().for_each(Watch::tick);
+        let card = told.card.as_ref();
+        let left = job.seconds - start.elapsed().as_secs_f64();
+        let go = heat.cool(card, begun.is_some() || !first);
+        if !go && begun.is_none() && !heat.waits_for_the_first(card) {
+            begun = Some(Instant::now());
+            heat.pauses += 1;
+            if let Some(why) = heat.too_hot(card) {
+                heat.why = why;
+            } else if heat.why.is_empty() {
+                heat.why = "the card tells no temperature".into();
+            }
+            post.note(&format!("{} on {} pauses: {}", job.scenario.name, job.device.id, heat.why));
+        }
+        if go || left <= 0.0 || stop.raised() {
+            heat.paused += begun.map_or(0.0, |b| b.elapsed().as_secs_f64());
+            if go && begun.is_some() {
+                post.note(&format!("{} on {} goes on", job.scenario.name, job.device.id));
+            }
+            return go && !stop.raised() && (left > 0.0 || begun.is_none());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn conclude(job: &Job<'_>, mut told: Told<'_>, heat: &Heat) -> (Verdict, StressRecord) {
     let counts = told.counts();
     let seconds = told.tested_before + told.tested;
     let mut telemetry = told.card.take().map(Watch::end).unwrap_or_default();
@@ -260,7 +349,7 @@ fn conclude(job: &Job<'_>, mut told: Told<'_>) -> (Verdict, StressRecord) {
         incredible: telemetry.incredible(),
         ..told.evidence
     };
-    let (verdict, reason) = judge(&evidence, &limits);
+    let (verdict, reason) = below_floor(job, judge(&evidence, &limits), heat);
     let mut series = told.older;
     series.extend(evidence.series);
     let mut record = told.record;
@@ -269,6 +358,11 @@ fn conclude(job: &Job<'_>, mut told: Told<'_>) -> (Verdict, StressRecord) {
             "drift of memory and throughput: needs phases of {:.0} s, this one has {:.1} s",
             limits.min_seconds, job.seconds
         ));
+    }
+    if heat.pauses > 0 {
+        let (n, seconds) = (heat.pauses, units::seconds(heat.paused));
+        record.remarks.push(format!("paused {n} times, {seconds} in all: {}", heat.why));
+        record.not_tested.push("drift over the whole phase: each pause begins with a new worker".into());
     }
     let inject = job.cfg.inject.as_ref().map(|f| format!(" --inject {f}")).unwrap_or_default();
     let record = StressRecord {
@@ -285,6 +379,7 @@ fn conclude(job: &Job<'_>, mut told: Told<'_>) -> (Verdict, StressRecord) {
         bytes_checked: counts.bytes_checked,
         mismatches: counts.mismatches,
         errors: counts.errors,
+        paused_seconds: heat.paused,
         telemetry,
         series,
         rerun: format!(
@@ -299,6 +394,27 @@ fn conclude(job: &Job<'_>, mut told: Told<'_>) -> (Verdict, StressRecord) {
     (verdict, record)
 }
 
+/// A phase that was too short for its scenario proves nothing; why one that was paused did too little.
+fn below_floor(job: &Job<'_>, judged: (Verdict, String), heat: &Heat) -> (Verdict, String) {
+    let least = job.scenario.least_seconds;
+    match judged {
+        (Verdict::Pass, _) if job.seconds < least && !job.cfg.below_floor => (
+            Verdict::Inconclusive,
+            format!(
+                "{:.1} s are below the scenario's floor of {least:.1} s; nothing was wrong until then",
+                job.seconds
+            ),
+        ),
+        (Verdict::Inconclusive, why) if heat.pauses > 0 => {
+            (Verdict::Inconclusive, format!("{why}; paused for {}: {}", units::seconds(heat.paused), heat.why))
+        }
+        other => other,
+    }
+}
+
+/// Time in which a worker may still tell of a standstill that was this program's own.
+const SETTLE: Duration = Duration::from_secs(5);
+
 /// One worker from start to end.
 #[allow(clippy::too_many_arguments, reason = "the state of a phase, passed on by its only caller")]
 fn attempt(
@@ -306,10 +422,10 @@ fn attempt(
     seconds: f64,
     heartbeat: f64,
     spawn: &dyn Spawn,
-    sink: &mut dyn Sink,
-    cancel: &Cancel,
-    journal: &mut Journal,
+    post: &Post,
+    stop: Stop<'_>,
     told: &mut Told<'_>,
+    heat: &mut Heat,
 ) -> End {
     told.doing = "starting".into();
     let phase = Phase {
@@ -328,13 +444,35 @@ fn attempt(
     };
     told.pid = child.pid();
     let lines = reader(child.as_mut());
-    let start = Instant::now();
+    let mut start = Instant::now();
     let (mut heard, mut journaled, mut shown) = (start, start, start);
     let mut stopped: Option<Instant> = None;
+    // Why the worker was told to stop, if the card is too hot; and whether it had to be killed.
+    let mut hot: Option<String> = None;
+    let mut clocks = Clocks::default();
+    let mut gap: Option<(Instant, String)> = None;
     let mut finished = false;
     let who = format!("{} on {}", job.scenario.name, job.device.id);
     loop {
-        match lines.recv_timeout(Duration::from_millis(20)) {
+        let line = lines.recv_timeout(Duration::from_millis(20));
+        for jump in clocks.tick(Tick::now()) {
+            if let Jump::Stopped(seconds) = jump {
+                // The worker may have waited for us: every wait for it begins anew.
+                let away = Duration::from_secs_f64(seconds);
+                (start, heard) = (start + away, Instant::now());
+                stopped = stopped.map(|s| s + away);
+                gap = Some((Instant::now(), jump.words()));
+                told.record.remarks.push(jump.words());
+                post.event(Event::Jump(jump));
+            } else if !told.record.remarks.contains(&jump.words()) {
+                told.record.remarks.push(jump.words());
+            }
+        }
+        match line {
+            Ok(Line::Stalled { .. }) if gap.as_ref().is_some_and(|g| g.0.elapsed() < SETTLE) => {
+                child.kill();
+                return End::Disturbed(gap.map_or_else(String::new, |g| g.1));
+            }
             Ok(Line::Stalled { doing, seconds }) => {
                 child.kill();
                 return End::Hang(format!("no progress for {seconds:.1} s in: {doing}"));
@@ -343,27 +481,29 @@ fn attempt(
             Ok(line) => {
                 heard = Instant::now();
                 finished |= matches!(line, Line::Finished { .. });
+                let counted = matches!(line, Line::Sample { .. } | Line::Finished { .. });
                 told.hear(line);
+                if counted {
+                    told.journal(job, post);
+                }
             }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) if finished => {
                 // What comes after the account is the driver's own clean-up: it may crash or hang as well.
                 let exit = await_end(child.as_mut(), Duration::from_secs_f64(heartbeat));
                 return match exit {
-                    Some(e) if e.success() => {
-                        if stopped.is_some() {
-                            End::Stopped
-                        } else {
-                            End::Finished
-                        }
-                    }
+                    Some(e) if e.success() => match (stopped, hot) {
+                        (Some(_), Some(why)) if !stop.raised() => End::Paused(why),
+                        (Some(_), _) => End::Stopped,
+                        (None, _) => End::Finished,
+                    },
                     Some(e) => End::Crash(format!("{} at the end of the process", e.words())),
                     None => End::Hang(format!("the process did not end within {heartbeat:.1} s")),
                 };
             }
             Err(RecvTimeoutError::Disconnected) => {
                 let how = ending(child.as_mut());
-                return if stopped.is_some() {
+                return if stopped.is_some() && (hot.is_none() || stop.raised()) {
                     End::Stopped
                 } else {
                     End::Crash(format!("the worker ended by {how}; last operation: {}", told.doing))
@@ -372,8 +512,15 @@ fn attempt(
         }
         let now = Instant::now();
         told.card.iter_mut().for_each(Watch::tick);
-        if cancel.raised() && stopped.is_none() {
+        if stop.raised() && stopped.is_none() {
             stopped = Some(now);
+            child.stop();
+        }
+        if stopped.is_none()
+            && !finished
+            && let Some(why) = heat.too_hot(told.card.as_ref())
+        {
+            (stopped, hot) = (Some(now), Some(why));
             child.stop();
         }
         if job.cfg.fail_early && stopped.is_none() && told.now.mismatches.saturating_add(told.now.errors) > 0 {
@@ -382,7 +529,15 @@ fn attempt(
         }
         if stopped.is_some_and(|s| (now - s).as_secs_f64() > GRACE.max(0.5 * heartbeat).min(5.0)) {
             child.kill();
-            return End::Stopped;
+            return match hot {
+                Some(why) if !stop.raised() => {
+                    told.record
+                        .not_tested
+                        .push("what the last operation before a pause left: it did not end in time".into());
+                    End::Paused(why)
+                }
+                _ => End::Stopped,
+            };
         }
         if (now - heard).as_secs_f64() > heartbeat {
             child.kill();
@@ -407,15 +562,13 @@ fn attempt(
                 sample: sample.clone(),
                 telemetry: Box::new(told.card.as_ref().map(|c| c.so_far().clone()).unwrap_or_default()),
             };
-            if let Some(e) = journal.append(&entry) {
-                sink.note(&e.to_string());
-            }
+            post.entry(entry);
         }
         if (now - shown).as_secs_f64() >= 0.5 {
             shown = now;
             let c = told.counts();
-            sink.live(&told.live(job));
-            sink.progress(&Progress {
+            post.event(Event::Live(Box::new(told.live(job))));
+            post.progress(Progress {
                 doing: status(&who, &c, told.series.samples.last()),
                 done: job.start.elapsed().as_secs(),
                 total: Some(job.cfg.seconds.ceil() as u64),

@@ -236,13 +236,25 @@ fn work(
     Ok(())
 }
 
+/// Longest round of the watch that a busy machine explains.
+const AWAY: Duration = Duration::from_millis(1500);
+
 /// Samples and watches the lanes until the work is over.
 fn watch(meter: &Meter<'_>, phase: &Phase, start: Instant, over: impl Fn() -> bool) {
     // About once a second, and some twenty times in a short phase.
     let every = (phase.seconds / 20.0).clamp(0.05, 1.0);
     let mut last = (0.0, 0u64);
     let mut seen: Vec<(Option<u64>, Instant, bool)> = vec![(None, start, false); meter.lanes().len()];
+    let mut looked = Instant::now();
     loop {
+        // A round takes some hundredths of a second. After a longer gap the process was stopped, or its reports were not
+        // taken: lanes that stood still meanwhile are not stuck.
+        let gap = looked.elapsed();
+        looked = Instant::now();
+        if gap > AWAY {
+            meter.away(gap);
+            seen.iter_mut().for_each(|lane| lane.1 += gap);
+        }
         let ended = over();
         let t = start.elapsed().as_secs_f64();
         if t - last.0 >= every || ended {

@@ -27,6 +27,8 @@ pub struct Scenario {
     pub name: &'static str,
     /// One sentence.
     pub doc: &'static str,
+    /// Seconds that a phase needs at least to mean something, on a software device as well.
+    pub least_seconds: f64,
     /// Cycles that a phase of so many seconds with so many threads must at least reach to pass. Deliberately far below
     /// what any usable device does: it catches standstill, not slowness.
     pub floor: fn(f64, u32) -> u64,
@@ -36,11 +38,12 @@ pub struct Scenario {
     pub run: fn(&Ctx<'_>) -> Result<()>,
 }
 
-/// All scenarios in the order in which they run.
+/// All scenarios, the most important first; they run in this order.
 pub static SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "soak",
         doc: "A mix over the ops, dtypes and sizes of the table; every result is checked.",
+        least_seconds: 2.0,
         floor: |seconds, _| (10.0 * seconds) as u64 + 10,
         lanes: |_| 1,
         run: soak::run,
@@ -48,6 +51,7 @@ pub static SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "alloc-cycle",
         doc: "Allocate, fill, spot-check and free buffers of random sizes, raw and pooled; the ledger must return to its baseline.",
+        least_seconds: 1.0,
         floor: |seconds, _| (100.0 * seconds) as u64 + 100,
         lanes: |_| 1,
         run: alloc::run,
@@ -55,6 +59,7 @@ pub static SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "concurrent",
         doc: "Many threads share one device with mixed ops; every result is checked, a stuck thread is a hang.",
+        least_seconds: 2.0,
         floor: |seconds, threads| ((10.0 * seconds) as u64).max(u64::from(threads)),
         lanes: |threads| threads,
         run: concurrent::run,
@@ -153,6 +158,8 @@ pub struct Meter<'a> {
     times: Mutex<Vec<f64>>,
     counters: Mutex<BTreeMap<String, u64>>,
     testing: OnceLock<Instant>,
+    /// Nanoseconds since then in which this process did not run or was kept from reporting.
+    away: AtomicU64,
     out: Mutex<&'a mut (dyn Write + Send)>,
 }
 
@@ -216,6 +223,7 @@ impl<'a> Meter<'a> {
             times: Mutex::default(),
             counters: Mutex::default(),
             testing: OnceLock::new(),
+            away: AtomicU64::new(0),
             out: Mutex::new(out),
         }
     }
@@ -262,9 +270,17 @@ impl<'a> Meter<'a> {
         self.testing.get_or_init(Instant::now);
     }
 
-    /// Seconds since results are checked.
+    /// Seconds since results are checked, without those in which nothing could run.
     pub fn tested_seconds(&self) -> f64 {
-        self.testing.get().map_or(0.0, |t| t.elapsed().as_secs_f64())
+        let away = self.away.load(Ordering::Relaxed) as f64 * 1e-9;
+        self.testing.get().map_or(0.0, |t| (t.elapsed().as_secs_f64() - away).max(0.0))
+    }
+
+    /// For so long nothing could run: the process was stopped, or nobody read its reports. No tested time.
+    pub fn away(&self, time: Duration) {
+        if self.testing.get().is_some() {
+            add(&self.away, u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+        }
     }
 
     /// One finished cycle: result bytes made, of which checked, and the seconds it took.

@@ -1,17 +1,24 @@
 //! The soak: detectors against synthetic evidence and planted faults, scenarios on the CPU, the binary as a whole.
 
+#[cfg(feature = "cli")]
+mod binary;
+#[cfg(all(feature = "cli", unix))]
+mod killed;
+mod node;
+mod resume;
+
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use gpuctl::base::record::StressSample;
 use gpuctl::base::rng::Philox;
 use gpuctl::base::sink::Collect;
-use gpuctl::base::{Cancel, Code, DeviceInfo, Env, Result};
+use gpuctl::base::{Cancel, Code, DeviceInfo, Env, Record, Result};
 use gpuctl::device::LedgerState;
 use gpuctl::jobs::stress::journal::{self, Entry};
+use gpuctl::jobs::stress::scenario::SCENARIOS;
 use gpuctl::jobs::stress::verdict::{degradation, drift, never_returns};
 use gpuctl::jobs::stress::{
     Child, Evidence, Exit, Limits, Line, Spawn, StressConfig, StressSummary, Task, Verdict, judge, run, run_task,
@@ -135,9 +142,9 @@ fn only_proven_work_passes() {
 // ---- the supervisor with workers in threads -------------------------------------------------------------------------
 
 /// Workers as threads of the test.
-struct Threads;
+pub(crate) struct Threads;
 
-struct ThreadChild {
+pub(crate) struct ThreadChild {
     output: Option<std::io::PipeReader>,
     stop: Cancel,
     handle: std::thread::JoinHandle<Result<()>>,
@@ -174,7 +181,7 @@ impl Child for ThreadChild {
     }
 }
 
-fn config(scenarios: &[&str], seconds: f64) -> StressConfig {
+pub(crate) fn config(scenarios: &[&str], seconds: f64) -> StressConfig {
     StressConfig {
         seconds,
         scenarios: scenarios.iter().map(|s| s.to_string()).collect(),
@@ -184,7 +191,7 @@ fn config(scenarios: &[&str], seconds: f64) -> StressConfig {
     }
 }
 
-fn soak(cfg: &StressConfig) -> (StressSummary, Collect) {
+pub(crate) fn soak(cfg: &StressConfig) -> (StressSummary, Collect) {
     let mut sink = Collect::default();
     let summary = run(cfg, &Threads, &mut sink, &Cancel::new()).unwrap();
     (summary, sink)
@@ -192,9 +199,10 @@ fn soak(cfg: &StressConfig) -> (StressSummary, Collect) {
 
 #[test]
 fn every_scenario_works_checks_and_gives_everything_back() {
-    let (summary, sink) = soak(&config(&[], 6.0));
+    let (summary, sink) = soak(&config(&["soak", "alloc-cycle", "concurrent"], 6.0));
     assert_eq!(summary.records.len(), 3);
-    assert_eq!(sink.records.len(), 3);
+    // And one of the whole run.
+    assert_eq!(sink.records.len(), 4);
     for r in &summary.records {
         assert_eq!(r.verdict, "pass", "{}: {} {:?}", r.scenario, r.reason, r.findings);
         assert!(r.done >= r.planned && r.planned > 0 && r.bytes_checked > 0, "{r:?}");
@@ -211,7 +219,11 @@ fn every_scenario_works_checks_and_gives_everything_back() {
     assert_eq!((summary.verdict, summary.exit_code), (Verdict::Pass, 0));
     assert!(summary.tested_seconds > 3.0);
     let line = summary.line();
-    assert!(line.contains("pass: 3 of 3 phases") && line.contains("not tested: "), "{line}");
+    let of = format!("pass (3 of {}): 3 of 3 phases passed, ", SCENARIOS.len());
+    assert!(line.contains(&of) && line.contains(" of 6.0 s tested") && line.contains("not tested: "), "{line}");
+    let Some(Record::StressRun(whole)) = sink.records.last() else { panic!("{:?}", sink.records.last()) };
+    assert_eq!((whole.line.as_str(), whole.scenarios_passed, whole.exit_code), (line.as_str(), 3, 0));
+    assert_eq!((whole.devices.len(), whole.devices[0].verdict.as_str(), whole.devices[0].passed), (1, "pass", 3));
 }
 
 #[test]
@@ -276,16 +288,16 @@ fn a_hang_ends_within_the_timeout() {
 }
 
 /// Workers that say what a script says and then end, or stay silent for ever.
-struct Script {
+pub(crate) struct Script {
     lines: Vec<Line>,
     exit: Option<Exit>,
     started: Arc<Mutex<u32>>,
 }
 
-struct ScriptChild {
-    output: Option<std::io::PipeReader>,
-    open: Option<std::io::PipeWriter>,
-    exit: Option<Exit>,
+pub(crate) struct ScriptChild {
+    pub(crate) output: Option<std::io::PipeReader>,
+    pub(crate) open: Option<std::io::PipeWriter>,
+    pub(crate) exit: Option<Exit>,
 }
 
 impl Spawn for Script {
@@ -353,11 +365,11 @@ fn a_silent_worker_is_a_hang() {
 
 /// A device that is a card of a tree like Linux's; the CPU does its work. What happens to the card happens when a worker's
 /// work is done.
-struct OnCard<F>(F);
+pub(crate) struct OnCard<F>(pub(crate) F);
 
-const CARD: &str = "sys/devices/pci0000:00/0000:03:00.0";
+pub(crate) const CARD: &str = "sys/devices/pci0000:00/0000:03:00.0";
 
-impl<F: Fn() + Clone + Send + 'static> Spawn for OnCard<F> {
+impl<F: Fn() + Clone + Send + Sync + 'static> Spawn for OnCard<F> {
     fn spawn(&self, task: &str) -> Result<Box<dyn Child>> {
         let (reader, mut writer) = std::io::pipe().unwrap();
         let mut task: Task = serde_json::from_str(task).unwrap();
@@ -381,6 +393,25 @@ impl<F: Fn() + Clone + Send + 'static> Spawn for OnCard<F> {
     }
 }
 
+/// A tree with one card of 61 degrees that has met an error on an earlier day; gives the tree and the card's folder.
+#[cfg(unix)]
+pub(crate) fn card_tree(root: &Path) -> (PathBuf, PathBuf) {
+    let card = root.join(CARD);
+    for (file, text) in [
+        ("uevent", "DRIVER=amdgpu\nPCI_SLOT_NAME=0000:03:00.0\n"),
+        ("ras/umc_err_count", "ue: 1\nce: 5\n"),
+        ("mem_info_vram_used", "1000\n"),
+        ("hwmon/hwmon0/temp1_input", "61000\n"),
+    ] {
+        std::fs::create_dir_all(card.join(file).parent().unwrap()).unwrap();
+        std::fs::write(card.join(file), text).unwrap();
+    }
+    let class = root.join("sys/class/drm/card0");
+    std::fs::create_dir_all(&class).unwrap();
+    std::os::unix::fs::symlink(&card, class.join("device")).unwrap();
+    (root.to_path_buf(), card)
+}
+
 /// Faults of the card that its work does not show: found in a tree that changes, and nothing where it does not.
 #[cfg(unix)]
 #[test]
@@ -392,21 +423,8 @@ fn what_happens_to_the_card_is_a_finding() {
         ("it is gone", Verdict::Error, "the card was lost"),
     ] {
         let folder = tempfile::tempdir().unwrap();
-        let root = folder.path().to_path_buf();
-        let card = root.join(CARD);
-        for (file, text) in [
-            ("uevent", "DRIVER=amdgpu\nPCI_SLOT_NAME=0000:03:00.0\n"),
-            // An error of an earlier day.
-            (errors, "ue: 1\nce: 5\n"),
-            ("mem_info_vram_used", "1000\n"),
-            ("hwmon/hwmon0/temp1_input", "61000\n"),
-        ] {
-            std::fs::create_dir_all(card.join(file).parent().unwrap()).unwrap();
-            std::fs::write(card.join(file), text).unwrap();
-        }
+        let (root, card) = card_tree(folder.path());
         let class = root.join("sys/class/drm/card0");
-        std::fs::create_dir_all(&class).unwrap();
-        std::os::unix::fs::symlink(&card, class.join("device")).unwrap();
         let happens = move || match what {
             "an error" => std::fs::write(card.join(errors), "ue: 2\nce: 5\n").unwrap(),
             "it is gone" => std::fs::remove_file(class.join("device")).unwrap(),
@@ -430,15 +448,16 @@ fn what_happens_to_the_card_is_a_finding() {
 #[test]
 fn the_journal_tells_the_run_and_an_unwritable_one_does_not_stop_it() {
     let dir = tempfile::tempdir().unwrap();
-    let cfg = StressConfig { journal: Some(dir.path().join("state")), ..config(&["alloc-cycle"], 0.5) };
+    let cfg = StressConfig { journal: Some(dir.path().join("state")), ..config(&["alloc-cycle"], 1.0) };
     let (summary, sink) = soak(&cfg);
     let path = summary.journal.clone().unwrap();
     assert!(sink.notes[0].contains(path.to_str().unwrap()), "{:?}", sink.notes);
     let (entries, cut) = journal::read(&path).unwrap();
     assert!(!cut);
     assert!(matches!(&entries[0], Entry::Start { scenarios, .. } if scenarios == &["alloc-cycle"]));
-    assert!(matches!(&entries[1], Entry::Phase { record, .. } if **record == summary.records[0]));
-    assert!(matches!(&entries[2], Entry::End { exit_code: 0, .. }));
+    assert!(matches!(&entries[1], Entry::Plan { devices, .. } if devices[0].phases == [("alloc-cycle".into(), 1.0)]));
+    assert!(matches!(&entries[2], Entry::Phase { record, cut: false, .. } if **record == summary.records[0]));
+    assert!(matches!(&entries[3], Entry::End { exit_code: 0, complete: true, .. }));
 
     let blocked = dir.path().join("file");
     std::fs::write(&blocked, "in the way").unwrap();
@@ -447,11 +466,30 @@ fn the_journal_tells_the_run_and_an_unwritable_one_does_not_stop_it() {
         places.push("/dev/full".into());
     }
     for place in places {
-        let (summary, sink) = soak(&StressConfig { journal: Some(place.clone()), ..config(&["alloc-cycle"], 0.5) });
+        let (summary, sink) = soak(&StressConfig { journal: Some(place.clone()), ..config(&["alloc-cycle"], 1.0) });
         assert_eq!(summary.exit_code, 0, "{}", place.display());
         let told = sink.notes.iter().filter(|n| n.contains("cannot be written")).count();
         assert_eq!(told, 1, "{}: {:?}", place.display(), sink.notes);
     }
+}
+
+/// Who asks for nothing gets what fits, and reads what did not; who asks for something gets it, but no pass for too little.
+#[test]
+fn the_plan_fits_the_time_and_says_what_has_no_room() {
+    let (summary, sink) = soak(&config(&[], 3.0));
+    let names: Vec<_> = summary.records.iter().map(|r| r.scenario.as_str()).collect();
+    assert!(names.len() == 2 && names[0] == "soak", "{names:?}");
+    let line = summary.line();
+    assert_eq!(summary.verdict, Verdict::Pass, "{line}");
+    assert!(line.starts_with(&format!("pass (2 of {})", SCENARIOS.len())), "{line}");
+    assert!(line.contains("concurrent (") || line.contains("concurrent,"), "left out by name: {line}");
+    assert!(line.contains("no room for their floors"), "{line}");
+    let Some(Record::StressRun(whole)) = sink.records.last() else { panic!("{:?}", sink.records.last()) };
+    assert_eq!((whole.scenarios_passed, whole.scenarios), (2, SCENARIOS.len() as u64));
+
+    let (summary, _) = soak(&config(&["alloc-cycle"], 0.5));
+    assert_eq!((summary.verdict, summary.exit_code), (Verdict::Inconclusive, 4));
+    assert!(summary.records[0].reason.contains("below the scenario's floor of 1.0 s"), "{}", summary.records[0].reason);
 }
 
 #[test]
@@ -469,6 +507,8 @@ fn nonsense_is_refused_before_a_worker_starts() {
         StressConfig { scenarios: vec!["nap".into()], ..base.clone() },
         StressConfig { inject: Some("gremlins".into()), ..base.clone() },
         StressConfig { heartbeat: Some(-1.0), ..base.clone() },
+        StressConfig { max_temp: Some(5.0), ..base.clone() },
+        StressConfig { max_temp: Some(f64::NAN), ..base.clone() },
     ] {
         let e = run(&cfg, &Never, &mut Collect::default(), &Cancel::new()).unwrap_err();
         assert_eq!(e.code(), Code::BadArgument, "{e}");
@@ -477,110 +517,4 @@ fn nonsense_is_refused_before_a_worker_starts() {
     let e = run(&missing, &Threads, &mut Collect::default(), &Cancel::new()).unwrap_err();
     assert_eq!(e.code(), Code::DeviceMissing);
     assert_eq!(e.to_string().matches("(next:").count(), 1, "{e}");
-}
-
-// ---- the binary -----------------------------------------------------------------------------------------------------
-
-#[cfg(feature = "cli")]
-fn gpuctl(state: &Path, args: &[&str]) -> Command {
-    let mut c = Command::new(env!("CARGO_BIN_EXE_gpuctl"));
-    c.arg("stress").args(args).env("XDG_STATE_HOME", state).stdin(Stdio::null());
-    c
-}
-
-#[cfg(feature = "cli")]
-#[test]
-fn the_binary_soaks_in_worker_processes() {
-    let dir = tempfile::tempdir().unwrap();
-    let out = gpuctl(dir.path(), &["--seconds", "6", "--device", "cpu", "--json", "-"]).output().unwrap();
-    let talk = String::from_utf8_lossy(&out.stderr);
-    assert_eq!(out.status.code(), Some(0), "{talk}");
-    let doc: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
-    assert_eq!(doc["records"].as_array().unwrap().len(), 3);
-    assert_eq!(doc["devices"][0]["id"], "cpu");
-    for r in doc["records"].as_array().unwrap() {
-        assert_eq!(r["verdict"], "pass");
-        assert!(r["bytes_checked"].as_u64().unwrap() > 0);
-    }
-    assert!(talk.contains("journal: ") && talk.contains("pass: 3 of 3 phases"), "{talk}");
-    // Of the processor only the ledger knows: said once, and in each record.
-    assert_eq!(talk.matches("cpu: telemetry: none (the host's processor is no card)").count(), 1, "{talk}");
-    for r in doc["records"].as_array().unwrap() {
-        assert_eq!((&r["telemetry"]["source"], &r["telemetry"]["asked"]), (&"none".into(), &0.into()), "{r}");
-    }
-}
-
-#[cfg(feature = "cli")]
-#[test]
-fn the_binary_reports_planted_faults() {
-    let dir = tempfile::tempdir().unwrap();
-    for (fault, scenario, code, verdict) in [
-        ("leak", "soak", 1, "leak"),
-        ("bitflip", "soak", 1, "corruption"),
-        ("zero", "soak", 4, "inconclusive"),
-        ("crash", "alloc-cycle", 5, "crash"),
-    ] {
-        let args = ["--seconds", "2", "--device", "cpu", "--scenario", scenario, "--inject", fault, "--json", "-"];
-        let out = gpuctl(dir.path(), &args).output().unwrap();
-        let talk = String::from_utf8_lossy(&out.stderr);
-        assert_eq!(out.status.code(), Some(code), "{fault}: {talk}");
-        let doc: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
-        let r = &doc["records"][0];
-        assert_eq!(r["verdict"], verdict, "{fault}: {r}");
-        if fault == "crash" {
-            let reason = r["reason"].as_str().unwrap();
-            assert!(reason.contains("last operation: allocation "), "{reason}");
-            #[cfg(unix)]
-            assert!(reason.contains("signal 6"), "{reason}");
-        }
-    }
-}
-
-/// Reads lines of the talk until one contains `what`.
-#[cfg(all(feature = "cli", unix))]
-fn wait_for(talk: &mut impl BufRead, what: &str) -> String {
-    let mut line = String::new();
-    while talk.read_line(&mut line).unwrap() > 0 {
-        if line.contains(what) {
-            return line;
-        }
-        line.clear();
-    }
-    panic!("'{what}' was never said");
-}
-
-/// The only journal below a state folder, once its first line is there.
-#[cfg(all(feature = "cli", unix))]
-fn journal_of(state: &Path) -> std::path::PathBuf {
-    let folder = state.join("gpuctl/stress");
-    std::fs::read_dir(folder).unwrap().next().unwrap().unwrap().path()
-}
-
-#[cfg(all(feature = "cli", unix))]
-#[test]
-fn sigint_keeps_the_report_and_kill_keeps_the_journal() {
-    for (signal, code) in [("-INT", Some(130)), ("-KILL", None)] {
-        let dir = tempfile::tempdir().unwrap();
-        let args = ["--seconds", "120", "--device", "cpu", "--scenario", "alloc-cycle,soak", "--json", "-"];
-        let mut child = gpuctl(dir.path(), &args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let mut talk = BufReader::new(child.stderr.take().unwrap());
-        wait_for(&mut talk, "journal: ");
-        std::thread::sleep(Duration::from_secs(3));
-        assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
-        let out = child.wait_with_output().unwrap();
-        assert_eq!(out.status.code(), code);
-        let (entries, cut) = journal::read(&journal_of(dir.path())).unwrap();
-        assert!(!cut && matches!(entries[0], Entry::Start { .. }));
-        if code.is_none() {
-            continue;
-        }
-        let last = wait_for(&mut talk, "interrupted; ");
-        assert!(last.contains("soak on cpu: interrupted") || last.contains("and "), "{last}");
-        let doc: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
-        assert_eq!(doc["complete"], false);
-        let r = &doc["records"][0];
-        assert_eq!((r["scenario"].as_str(), r["verdict"].as_str()), (Some("alloc-cycle"), Some("inconclusive")));
-        assert!(r["done"].as_u64().unwrap() > 0 && r["reason"].as_str().unwrap().contains("interrupted after"), "{r}");
-        assert!(matches!(entries.last(), Some(Entry::End { .. })));
-    }
 }

@@ -1,0 +1,208 @@
+//! Several devices at once, cards that others use, cards that are hot: workers that say what a script says, and trees.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::{Arc, Barrier, Mutex};
+use std::time::Duration;
+
+use gpuctl::base::record::StressSample;
+use gpuctl::base::sink::Collect;
+use gpuctl::base::{Cancel, Code, DeviceInfo, Result};
+use gpuctl::device::LedgerState;
+use gpuctl::jobs::stress::scenario::Counts;
+use gpuctl::jobs::stress::{Child, Exit, Line, Spawn, StressConfig, StressSummary, Task, Verdict, run};
+
+use super::{OnCard, ScriptChild, Threads, card_tree, config};
+
+/// Three cards of one model. Each worker waits until all three are there, then says that it did so many cycles in ten seconds.
+struct Node {
+    done: [u64; 3],
+    crashes: Option<usize>,
+    together: Arc<Barrier>,
+}
+
+fn cards() -> Vec<DeviceInfo> {
+    let card = |i: usize| DeviceInfo {
+        id: format!("cuda:{i}"),
+        uid: format!("GPU-{i}"),
+        name: "Model H".into(),
+        ..DeviceInfo::ordinary_gpu()
+    };
+    (0..3).map(card).collect()
+}
+
+impl Spawn for Node {
+    fn spawn(&self, task: &str) -> Result<Box<dyn Child>> {
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        let task: Task = serde_json::from_str(task).unwrap();
+        let mut exit = Exit { code: Some(0), signal: None };
+        if task.phase.is_none() {
+            let line = Line::Devices { devices: cards(), absent: Vec::new() };
+            writeln!(writer, "{}", serde_json::to_string(&line).unwrap()).unwrap();
+        } else {
+            let at = cards().iter().position(|c| Some(&c.id) == task.device.as_ref()).unwrap();
+            let counts =
+                Counts { done: self.done[at], bytes_made: 1 << 20, bytes_checked: 1 << 20, ..Counts::default() };
+            let sample = StressSample { rate: self.done[at] as f64 / 10.0, ..StressSample::default() };
+            let ledger = (LedgerState::default(), LedgerState::default());
+            let mut lines = vec![
+                Line::Op { lane: 0, doing: "gemm/f32/m64,n64,k64/-/uniform".into() },
+                Line::Sample { sample, counts, tested: 10.0 },
+            ];
+            if self.crashes == Some(at) {
+                exit = Exit { code: None, signal: Some(11) };
+            } else {
+                let (counters, release_errors) = (BTreeMap::new(), Vec::new());
+                lines.push(Line::Finished { counts, tested: 10.0, counters, ledger, release_errors });
+            }
+            let together = Arc::clone(&self.together);
+            std::thread::spawn(move || {
+                together.wait();
+                for line in lines {
+                    writeln!(writer, "{}", serde_json::to_string(&line).unwrap()).unwrap();
+                }
+            });
+        }
+        Ok(Box::new(ScriptChild { output: Some(reader), open: None, exit: Some(exit) }))
+    }
+}
+
+fn node(done: [u64; 3], crashes: Option<usize>) -> (StressSummary, Collect) {
+    let node = Node { done, crashes, together: Arc::new(Barrier::new(3)) };
+    // A worker that dies is not replaced: nobody would wait with it.
+    let cfg = StressConfig { fail_early: crashes.is_some(), device: None, ..config(&["soak"], 10.0) };
+    let tree = tempfile::tempdir().unwrap();
+    let cfg = StressConfig { tree: Some(tree.path().into()), ..cfg };
+    let mut sink = Collect::default();
+    (run(&cfg, &node, &mut sink, &Cancel::new()).unwrap(), sink)
+}
+
+#[test]
+fn all_devices_work_at_once_and_the_slow_one_of_a_model_is_named() {
+    let (summary, _) = node([1000, 1010, 990], None);
+    assert_eq!((summary.verdict, summary.exit_code), (Verdict::Pass, 0), "{}", summary.line());
+    assert_eq!(summary.findings, Vec::<String>::new());
+    assert!(
+        summary.line().ends_with(&tail(&summary)) || summary.line().contains("cuda:0 pass, cuda:1 pass, cuda:2 pass")
+    );
+    assert!(summary.remarks.iter().any(|r| r.starts_with("compared with each other")), "{:?}", summary.remarks);
+
+    let (summary, sink) = node([1000, 1010, 600], None);
+    assert_eq!((summary.verdict, summary.exit_code), (Verdict::Degradation, 1), "{}", summary.line());
+    let verdicts: Vec<_> = summary.by_device.iter().map(|d| d.verdict.as_str()).collect();
+    assert_eq!(verdicts, ["pass", "pass", "degradation"]);
+    let finding = &summary.findings[0];
+    for part in ["cuda:2 is slower", "60.0/s", "100/s"] {
+        assert!(finding.contains(part), "'{part}' is not in: {finding}");
+    }
+    assert!(sink.notes.iter().any(|n| n.contains("slower than its twins")), "{:?}", sink.notes);
+    // The phases themselves had nothing wrong.
+    assert!(summary.records.iter().all(|r| r.verdict == "pass"));
+}
+
+fn tail(summary: &StressSummary) -> String {
+    summary.not_tested.first().cloned().unwrap_or_default()
+}
+
+#[test]
+fn each_device_has_its_own_verdict_and_the_node_the_worst() {
+    let (summary, _) = node([1000, 1000, 1000], Some(1));
+    assert_eq!((summary.verdict, summary.exit_code), (Verdict::Crash, 5));
+    let of = |at: usize| summary.by_device[at].verdict.as_str();
+    assert_eq!(of(1), "crash");
+    assert_ne!(of(0), "crash");
+    assert!(summary.line().contains("cuda:1 crash"), "{}", summary.line());
+    assert_eq!(summary.scenarios_passed(), 0, "what did not pass on one device is not among those that passed");
+}
+
+/// Workers on the CPU for a card of a tree; keeps count of their tasks.
+struct Counted<S>(S, Arc<Mutex<Vec<String>>>);
+
+impl<S: Spawn> Spawn for Counted<S> {
+    fn spawn(&self, task: &str) -> Result<Box<dyn Child>> {
+        let read: Task = serde_json::from_str(task).unwrap();
+        if let Some(phase) = read.phase {
+            self.1.lock().unwrap().push(phase.scenario);
+        }
+        self.0.spawn(task)
+    }
+}
+
+fn on_card(cfg: &StressConfig, tree: PathBuf) -> (StressSummary, usize) {
+    let started = Arc::default();
+    let spawn = Counted(OnCard(|| ()), Arc::clone(&started));
+    let cfg = StressConfig { tree: Some(tree), device: None, ..cfg.clone() };
+    let summary = run(&cfg, &spawn, &mut Collect::default(), &Cancel::new()).unwrap();
+    let started = started.lock().unwrap().len();
+    (summary, started)
+}
+
+#[cfg(unix)]
+#[test]
+fn a_card_that_others_use_is_left_alone_unless_it_may_be_shared() {
+    let folder = tempfile::tempdir().unwrap();
+    let (root, _) = card_tree(folder.path());
+    let base = config(&["alloc-cycle"], 1.0);
+    // Nobody may look into processes: that is said.
+    let (summary, started) = on_card(&base, root.clone());
+    assert_eq!((summary.exit_code, started), (0, 1), "{}", summary.line());
+    let unknown = |s: &StressSummary| s.not_tested.iter().any(|n| n.contains("whether other processes use opencl:0"));
+    assert!(unknown(&summary), "{:?}", summary.not_tested);
+
+    let info = root.join("proc/4711/fdinfo");
+    std::fs::create_dir_all(&info).unwrap();
+    std::fs::write(
+        info.join("5"),
+        "drm-driver: amdgpu\ndrm-pdev: 0000:03:00.0\ndrm-client-id: 1\ndrm-memory-vram: 4 KiB\n",
+    )
+    .unwrap();
+    let (summary, started) = on_card(&base, root.clone());
+    assert_eq!((summary.verdict, summary.exit_code, started), (Verdict::Inconclusive, 4, 0));
+    let line = summary.line();
+    assert!(line.contains("opencl:0: pid 4711 (4.00 KiB)") && line.contains("--shared"), "{line}");
+
+    let (summary, started) = on_card(&StressConfig { shared: true, ..base }, root);
+    assert_eq!((summary.exit_code, started), (0, 1), "{}", summary.line());
+    assert!(summary.remarks.iter().any(|r| r.contains("pid 4711")), "{:?}", summary.remarks);
+    assert!(!unknown(&summary));
+}
+
+/// Hot for some seconds in the middle of the phase: it pauses and goes on, and the pause is no tested time.
+#[cfg(unix)]
+#[test]
+fn a_hot_card_gets_a_pause() {
+    let folder = tempfile::tempdir().unwrap();
+    let (root, card) = card_tree(folder.path());
+    let sensor = card.join("hwmon/hwmon0/temp1_input");
+    let base = StressConfig { max_temp: Some(80.0), ..config(&["alloc-cycle"], 8.0) };
+    // Asked every 2 s: cool, hot at the second answer, cool again at the third.
+    let heat = std::thread::spawn(move || {
+        for (after, text) in [(1000, "90000\n"), (2200, "78000\n"), (2000, "74000\n")] {
+            std::thread::sleep(Duration::from_millis(after));
+            std::fs::write(&sensor, text).unwrap();
+        }
+    });
+    let (summary, started) = on_card(&base, root.clone());
+    heat.join().unwrap();
+    let r = &summary.records[0];
+    assert_eq!((r.verdict.as_str(), started), ("pass", 2), "a new worker after the pause: {r:?}");
+    // 78 degrees are below the limit, but not by 5: it goes on only at 74.
+    assert!(r.paused_seconds > 2.5 && r.paused_seconds < 7.0, "{}", r.paused_seconds);
+    assert!(r.seconds < 8.0 - r.paused_seconds + 0.5, "{} tested, {} paused", r.seconds, r.paused_seconds);
+    assert!(r.remarks.iter().any(|t| t.contains("paused 1 times") && t.contains("90 C")), "{:?}", r.remarks);
+    assert_eq!((r.restarts, r.findings.len()), (0, 0));
+
+    // Hot all the time: nothing is done, and that is no pass.
+    let (root, card) = card_tree(&folder.path().join("hot"));
+    std::fs::write(card.join("hwmon/hwmon0/temp1_input"), "95000\n").unwrap();
+    let (summary, started) = on_card(&StressConfig { seconds: 1.0, ..base.clone() }, root);
+    let r = &summary.records[0];
+    assert_eq!((summary.exit_code, started, r.done), (4, 0, 0), "{r:?}");
+    assert!(r.reason.contains("paused for") && r.reason.contains("the limit is 80 C"), "{}", r.reason);
+
+    let cpu = StressConfig { device: Some("cpu".into()), ..base };
+    let e = run(&cpu, &Threads, &mut Collect::default(), &Cancel::new()).unwrap_err();
+    assert_eq!(e.code(), Code::FeatureUnsupported);
+    assert!(e.to_string().contains("the host's processor is no card"), "{e}");
+}
