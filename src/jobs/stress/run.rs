@@ -352,7 +352,11 @@ fn finish(
     let phases: Vec<(String, Verdict)> = summary
         .records
         .iter()
-        .map(|r| (r.device.clone(), Verdict::parse(&r.verdict).unwrap_or(Verdict::Inconclusive)))
+        .map(|r| {
+            // A device may have another number than when an earlier run began.
+            let now = summary.devices.iter().find(|d| d.uid == r.uid).map_or(&r.device, |d| &d.id);
+            (now.clone(), Verdict::parse(&r.verdict).unwrap_or(Verdict::Inconclusive))
+        })
         .collect();
     let twins = node::twins(&summary.devices, &summary.records);
     let each = planned / summary.devices.len().max(1);

@@ -447,10 +447,10 @@ fn attempt(
     let mut start = Instant::now();
     let (mut heard, mut journaled, mut shown) = (start, start, start);
     let mut stopped: Option<Instant> = None;
-    // Why the worker was told to stop, if the card is too hot; and whether it had to be killed.
+    // Why the worker was told to stop, if the card is too hot.
     let mut hot: Option<String> = None;
     let mut clocks = Clocks::default();
-    let mut gap: Option<(Instant, String)> = None;
+    let mut gap: Option<(Instant, Jump)> = None;
     let mut finished = false;
     let who = format!("{} on {}", job.scenario.name, job.device.id);
     loop {
@@ -461,7 +461,7 @@ fn attempt(
                 let away = Duration::from_secs_f64(seconds);
                 (start, heard) = (start + away, Instant::now());
                 stopped = stopped.map(|s| s + away);
-                gap = Some((Instant::now(), jump.words()));
+                gap = Some((Instant::now(), jump));
                 told.record.remarks.push(jump.words());
                 post.event(Event::Jump(jump));
             } else if !told.record.remarks.contains(&jump.words()) {
@@ -469,12 +469,14 @@ fn attempt(
             }
         }
         match line {
-            Ok(Line::Stalled { .. }) if gap.as_ref().is_some_and(|g| g.0.elapsed() < SETTLE) => {
-                child.kill();
-                return End::Disturbed(gap.map_or_else(String::new, |g| g.1));
-            }
             Ok(Line::Stalled { doing, seconds }) => {
                 child.kill();
+                // A standstill no longer than our own, told right after it, is that one.
+                let explains =
+                    |g: &(Instant, Jump)| g.0.elapsed() < SETTLE && seconds < g.1.seconds() + SETTLE.as_secs_f64();
+                if let Some((_, jump)) = gap.filter(explains) {
+                    return End::Disturbed(jump.words());
+                }
                 return End::Hang(format!("no progress for {seconds:.1} s in: {doing}"));
             }
             Ok(Line::Refused(told)) => return End::Refused(told.error().to_string()),
