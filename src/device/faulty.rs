@@ -297,6 +297,9 @@ impl Device for Faulty {
         }
         Ok(Box::new(FaultyQueue { inner: self.inner.queue()?, state: Arc::clone(&self.state), hung: false }))
     }
+    fn destroy(&self) -> bool {
+        self.inner.destroy()
+    }
     fn tap(&self) -> Option<&super::tap::Tap> {
         self.inner.tap()
     }

@@ -18,7 +18,7 @@ use crate::device::cpu::available_threads;
 
 pub use supervisor::{Child, Exe, Exit, Spawn, run};
 pub use verdict::{Evidence, Limits, Verdict, judge};
-pub use worker::{Line, Phase, Planted, Task, run_phase, run_task, worker};
+pub use worker::{Line, Phase, Planted, Task, run_phase, run_phase_opening, run_task, worker};
 
 /// What to do.
 #[derive(Clone, Debug, PartialEq)]
