@@ -192,7 +192,7 @@ fn soak(cfg: &StressConfig) -> (StressSummary, Collect) {
 
 #[test]
 fn every_scenario_works_checks_and_gives_everything_back() {
-    let (summary, sink) = soak(&config(&[], 6.0));
+    let (summary, sink) = soak(&config(&["soak", "alloc-cycle", "concurrent"], 6.0));
     assert_eq!(summary.records.len(), 3);
     assert_eq!(sink.records.len(), 3);
     for r in &summary.records {
@@ -489,10 +489,15 @@ fn gpuctl(state: &Path, args: &[&str]) -> Command {
 }
 
 #[cfg(feature = "cli")]
+const THREE: &str = "soak,alloc-cycle,concurrent";
+
+#[cfg(feature = "cli")]
 #[test]
 fn the_binary_soaks_in_worker_processes() {
     let dir = tempfile::tempdir().unwrap();
-    let out = gpuctl(dir.path(), &["--seconds", "6", "--device", "cpu", "--json", "-"]).output().unwrap();
+    let out = gpuctl(dir.path(), &["--seconds", "6", "--device", "cpu", "--scenario", THREE, "--json", "-"])
+        .output()
+        .unwrap();
     let talk = String::from_utf8_lossy(&out.stderr);
     assert_eq!(out.status.code(), Some(0), "{talk}");
     let doc: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();

@@ -9,7 +9,7 @@ use crate::base::{Code, Error, Result};
 use crate::engine::Engine;
 use crate::engine::run::Runner;
 
-use super::known::{Known, engine_here};
+use super::known::{Known, engine_here, settled};
 use super::reference::{Golden, build, candidates};
 use super::soak::{order, slice};
 use super::{Ctx, Meter};
@@ -43,6 +43,8 @@ pub(super) fn run(ctx: &Ctx<'_>) -> Result<()> {
     }
     let work = Work { goldens: &goldens, runner: &runner, known: Known::new(ctx.seed)?, shared: Shared::new(ctx)? };
     ctx.meter.testing();
+    // Kernels of the shared engine are built before anything is compared.
+    work.lanes(ctx, 1, Some(0.25 * ALONE * ctx.seconds))?;
     let alone = rate(ctx, || work.lanes(ctx, 1, Some(ALONE * ctx.seconds)))?;
     let all = rate(ctx, || work.lanes(ctx, ctx.threads as usize, None))?;
     ctx.meter.count("threads", u64::from(ctx.threads));
@@ -119,18 +121,19 @@ impl Work<'_> {
     fn lane(&self, ctx: &Ctx<'_>, lane: usize, going: &(dyn Fn() -> bool + Sync)) -> Result<()> {
         let _watched = Watched(ctx.meter, lane);
         let rng = Philox::new(ctx.seed ^ (lane as u64 + 1) << 32);
-        let mut round = 0;
+        let (mut round, mut turn) = (0, lane);
         while going() {
-            for (i, golden) in order(self.goldens, &rng, round).into_iter().enumerate() {
+            for golden in order(self.goldens, &rng, round) {
                 if !going() {
                     break;
                 }
                 slice(ctx, self.runner, golden, lane, SLICE)?;
-                if i % BETWEEN == lane % BETWEEN {
+                turn += 1;
+                if turn.is_multiple_of(BETWEEN) {
                     self.call(ctx, lane)?;
                 }
                 // One in so many, whichever thread it is.
-                if (i + lane) % (4 * BETWEEN * ctx.threads.max(1) as usize) == 0 {
+                if turn.is_multiple_of(4 * BETWEEN * ctx.threads.max(1) as usize) {
                     self.shared.replace(ctx).or_else(|e| ctx.meter.survive(e))?;
                 }
             }
@@ -144,14 +147,12 @@ impl Work<'_> {
         ctx.meter.doing(lane, "a call of the shared engine");
         let from = Instant::now();
         let engine = self.shared.now();
-        match self.known.call(ctx, &engine) {
-            Ok(_) => {
+        match self.known.call(ctx, &engine).and_then(|_| settled(&engine)) {
+            Ok(()) => {
                 ctx.meter.cycle(lane, self.known.bytes(), self.known.bytes(), from.elapsed().as_secs_f64());
                 ctx.meter.count("engine_calls", 1);
                 Ok(())
             }
-            // Many callers and few queues: told, and no fault.
-            Err(e) if e.code() == Code::QueueBusy => Ok(()),
             Err(e) => ctx.meter.survive(e),
         }
     }

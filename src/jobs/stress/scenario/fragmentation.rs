@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use crate::base::rng::Philox;
 use crate::base::{Code, Error, Result};
-use crate::device::Queue;
+use crate::device::{LedgerState, Queue};
 use crate::engine::{Pool, PoolConfig, Rented, Retention};
 
 use super::Ctx;
@@ -48,7 +48,7 @@ pub(super) fn run(ctx: &Ctx<'_>) -> Result<()> {
             for (mut old, of) in held.drain(..) {
                 looked += look(ctx, q, &old, of).inspect_err(|_| old.discard())?;
             }
-            fits(ctx, &pool, before.bytes)?;
+            fits(ctx, &pool, before)?;
             ctx.meter.quiet(before);
         }
         Ok((looked, looked))
@@ -72,18 +72,21 @@ pub(super) fn run(ctx: &Ctx<'_>) -> Result<()> {
 }
 
 /// With nothing lent: the idle bytes are below the cap, and the ledger holds these and nothing else.
-fn fits(ctx: &Ctx<'_>, pool: &Pool, before: u64) -> Result<()> {
-    let stats = pool.stats();
+fn fits(ctx: &Ctx<'_>, pool: &Pool, before: LedgerState) -> Result<()> {
+    let (stats, now) = (pool.stats(), ctx.device.ledger().state());
     let broken = |why: String| Err(Error::new(Code::Internal, why).device(&ctx.device.info().id));
     if stats.idle_bytes > CAP {
         return broken(format!("{} bytes lie idle in a pool with a cap of {CAP}", stats.idle_bytes));
     }
-    let live = ctx.device.ledger().state().bytes.saturating_sub(before);
-    if stats.live != 0 || live != stats.idle_bytes {
-        let (lent, idle) = (stats.live, stats.idle_bytes);
-        return broken(format!(
-            "{live} bytes are allocated, the pool knows of {idle} idle ones and {lent} lent buffers"
-        ));
+    let live = now.buffers.saturating_sub(before.buffers);
+    let (lent, idle) = (stats.live, stats.idle);
+    if lent != 0 || live != idle {
+        return broken(format!("{live} buffers are allocated, the pool knows of {idle} idle and {lent} lent ones"));
+    }
+    // Page-locked memory of a queue is in the bytes as well.
+    let bytes = now.bytes.saturating_sub(before.bytes);
+    if now.pinned == before.pinned && bytes != stats.idle_bytes {
+        return broken(format!("{bytes} bytes are allocated, the pool knows of {} idle ones", stats.idle_bytes));
     }
     Ok(())
 }

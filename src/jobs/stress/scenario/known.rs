@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::base::{Attr, Attrs, Env, HostTensor, Result};
+use crate::base::{Attr, Attrs, Backend, Code, Env, Error, HostTensor, Result};
 use crate::device::probe::Select;
 use crate::engine::{Engine, EngineBuilder, Outcome, Placement, RecoveryConfig};
 
@@ -11,8 +11,10 @@ use super::{Ctx, Open};
 
 /// Rows and columns of the matrices.
 const SIZE: usize = 24;
-/// Rest of a device after its first failure: a scenario has seconds, not minutes.
+/// Rest of a device after its first failure: a scenario has seconds, not minutes. The engine of a simulated machine knows its
+/// virtual time only, which its calls move on by microseconds.
 const REST: Duration = Duration::from_millis(20);
+const VIRTUAL_REST: Duration = Duration::from_micros(20);
 
 /// C += A B of small whole numbers: every device and every order of the sums give the same bits, and a call that was made
 /// twice on one C shows.
@@ -65,15 +67,16 @@ impl Known {
 
 /// Settings of an engine whose calls go to the device that `open` gives, and to no other.
 pub(super) fn engine(ctx: &Ctx<'_>, open: Open) -> EngineBuilder {
-    // Forced by uid: an id of a simulated machine would open one more.
-    let there = Placement::ForceGpu(ctx.device.info().uid.clone());
+    let info = ctx.device.info();
+    let rest = if info.backend == Backend::Sim { VIRTUAL_REST } else { REST };
+    let there = Placement::ForceGpu(info.uid.clone());
     Engine::builder()
         .env(Env::default())
         .threads(1)
         .without_trials()
         .kernel_cache(ctx.kernels.clone())
         .deadline(ctx.deadline())
-        .recovery(RecoveryConfig { first: REST, ..RecoveryConfig::default() })
+        .recovery(RecoveryConfig { first: rest, ..RecoveryConfig::default() })
         .devices(Select::Named(Vec::new()))
         .device_from(move || open())
         .placement(there)
@@ -83,4 +86,12 @@ pub(super) fn engine(ctx: &Ctx<'_>, open: Open) -> EngineBuilder {
 pub(super) fn engine_here(ctx: &Ctx<'_>) -> EngineBuilder {
     let device = Arc::clone(&ctx.device);
     engine(ctx, Arc::new(move || Ok(Arc::clone(&device))))
+}
+
+/// Whether no call had to be made twice: an engine hides what a soak must tell.
+pub(super) fn settled(engine: &Engine) -> Result<()> {
+    match engine.stats().retries {
+        0 => Ok(()),
+        n => Err(Error::new(Code::LaunchFailed, format!("calls that failed and were made again: {n}"))),
+    }
 }

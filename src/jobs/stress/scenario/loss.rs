@@ -14,7 +14,7 @@ use crate::device::faulty::{Fault, FaultPlan, Faulty, On, Rule, When};
 use crate::engine::Engine;
 
 use super::Ctx;
-use super::known::{Known, engine};
+use super::known::{Known, engine, settled};
 
 /// Kinds of calls at which it is lost.
 const CALLS: [(On, &str); 6] = [
@@ -25,8 +25,6 @@ const CALLS: [(On, &str); 6] = [
     (On::Alloc, "allocation"),
     (On::Build, "build"),
 ];
-/// How long a device may take to come back, and what a lost one holds to be released.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(super) fn run(ctx: &Ctx<'_>) -> Result<()> {
     let known = Known::new(ctx.seed)?;
@@ -124,14 +122,19 @@ fn back(
         if stats.recoveries > 0 && out.fallback.is_none() {
             break;
         }
-        if start.elapsed() > PATIENCE {
-            return failed(format!("it did not come back within {} s: {}", PATIENCE.as_secs(), engine.status()));
+        if start.elapsed() > ctx.deadline() {
+            return failed(format!(
+                "it did not come back within {:.1} s: {}",
+                ctx.deadline().as_secs_f64(),
+                engine.status()
+            ));
         }
         std::thread::sleep(Duration::from_millis(2));
     }
     ctx.meter.count("fallbacks", fallbacks);
     let stats = engine.stats();
     ctx.meter.count("recoveries", stats.recoveries);
+    settled(engine)?;
     let losses = losses.load(Ordering::SeqCst);
     if losses != 1 || stats.recoveries != 1 {
         return failed(format!(
@@ -147,7 +150,7 @@ fn released(ctx: &Ctx<'_>, opened: &Mutex<Vec<Arc<dyn Device>>>) {
     let opened = std::mem::take(&mut *opened.lock().unwrap_or_else(PoisonError::into_inner));
     let start = Instant::now();
     for device in opened.iter().filter(|d| d.serial() != ctx.device.serial()) {
-        while device.ledger().state().buffers > 0 && start.elapsed() < PATIENCE && !ctx.meter.stop.raised() {
+        while device.ledger().state().buffers > 0 && start.elapsed() < ctx.deadline() && !ctx.meter.stop.raised() {
             std::thread::sleep(Duration::from_millis(2));
             ctx.meter.step(0);
         }

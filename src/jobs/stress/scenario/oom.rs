@@ -17,6 +17,8 @@ use super::known::{Known, engine};
 /// Part of the host's free memory that may be held, and these bytes at most.
 const PART: f64 = 0.25;
 const MOST: u64 = 512 << 20;
+/// Bytes per second of the phase: a round must end.
+const PACE: f64 = 100e6;
 /// Buffers until the memory is full, about.
 const CHUNKS: u64 = 24;
 /// The last gaps are filled with buffers down to this size: an operand of a call must not fit.
@@ -90,38 +92,47 @@ pub(super) fn run(ctx: &Ctx<'_>) -> Result<()> {
     let info = ctx.device.info();
     let own = matches!(info.class, DeviceClass::Discrete) && !info.unified_memory && ctx.device.memory().free.is_some();
     let free = os::memory().map_or(MOST, |m| m.1);
-    let limit = if own { u64::MAX } else { ((PART * free as f64) as u64).clamp(1 << 20, MOST) };
+    let room = ((PART * free as f64) as u64).min((PACE * ctx.seconds) as u64).clamp(4 << 20, MOST);
+    let limit = if own { u64::MAX } else { room };
     let before = ctx.device.ledger().state().bytes;
     let device: Arc<dyn Device> = Arc::new(Capped { inner: Arc::clone(&ctx.device), limit, before });
-    let again = Arc::clone(&device);
-    let engine = engine(ctx, Arc::new(move || Ok(Arc::clone(&again)))).build()?;
     let known = Known::new(ctx.seed)?;
+    let on_it = || {
+        let again = Arc::clone(&device);
+        engine(ctx, Arc::new(move || Ok(Arc::clone(&again))))
+    };
+    // One that has idle memory of its own when all is gone, and one that has none.
+    let engines = [on_it().build()?, on_it().without_pool().build()?];
     // Kernels are built while there is memory.
-    works(ctx, &engine, &known)?;
+    engines.iter().try_for_each(|e| works(ctx, e, &known))?;
     let rng = Philox::new(ctx.seed);
     ctx.meter.count("limit_bytes", if own { 0 } else { limit });
     let ended = ctx.repeat(&runner, |q, round| {
         let mut held = Vec::new();
-        full(ctx, q, &*device, own, &mut held, &rng, round)?;
+        full(ctx, q, &*device, limit, &mut held, &rng, round)?;
         // Work goes on, here or on the CPU, and is right either way.
-        ctx.meter.doing(0, &format!("round {round}: a call with the memory full"));
-        let out = known.call(ctx, &engine)?;
-        match &out.fallback {
-            Some(why) if why.contains("memory") => ctx.meter.count("fallbacks_when_full", 1),
-            Some(why) => return Err(Error::new(Code::Internal, format!("no lack of memory made it fall back: {why}"))),
-            None => ctx.meter.count("calls_when_full", 1),
+        ctx.meter.doing(0, &format!("round {round}: calls with the memory full"));
+        for (engine, pooled) in engines.iter().zip([true, false]) {
+            let out = known.call(ctx, engine)?;
+            let internal = |why: String| Err(Error::new(Code::Internal, why).device(&ctx.device.info().id));
+            match &out.fallback {
+                Some(why) if why.contains("memory") => ctx.meter.count("fallbacks_when_full", 1),
+                Some(why) => return internal(format!("no lack of memory made it fall back: {why}")),
+                None if !pooled && !own => return internal("a call found memory that is not there".into()),
+                None => ctx.meter.count("calls_when_full", 1),
+            }
         }
         too_large(ctx, &*device)?;
         let mut checked = look(ctx, q, &held)?;
         ctx.meter.doing(0, &format!("round {round}: releasing half"));
         let half = held.len() / 2;
         held.truncate(half);
-        works(ctx, &engine, &known)?;
-        checked += 2 * known.bytes() + look(ctx, q, &held)?;
+        engines.iter().try_for_each(|e| works(ctx, e, &known))?;
+        checked += 4 * known.bytes() + look(ctx, q, &held)?;
         drop(held);
         Ok((checked, checked))
     });
-    drop(engine);
+    drop(engines);
     ctx.meter.quiet(ctx.device.ledger().state());
     ended
 }
@@ -140,20 +151,21 @@ fn full(
     ctx: &Ctx<'_>,
     q: &mut dyn Queue,
     device: &dyn Device,
-    own: bool,
+    limit: u64,
     held: &mut Vec<Chunk>,
     rng: &Philox,
     round: u64,
 ) -> Result<()> {
+    let own = limit == u64::MAX;
     let free = ctx.device.memory().free;
-    let all = if own { free.unwrap_or(MOST) } else { MOST };
+    let all = if own { free.unwrap_or(MOST) } else { limit };
     let most = (all / CHUNKS).clamp(1 << 16, device.info().max_alloc_bytes.max(1 << 16));
     let mut size = most;
     let mut bytes = 0u64;
     // Three in four of the size; sizes of real programs differ.
     let next = |size: u64, n: u64| (size - rng.u64(round, n) % (size / 4).max(1)).next_multiple_of(16);
     let mut ends = 0;
-    while size >= SMALLEST && ctx.running() {
+    while size >= SMALLEST && !ctx.meter.stop.raised() {
         let want = next(size, held.len() as u64);
         ctx.meter.doing(0, &format!("round {round}: allocation {} of {want} bytes", held.len()));
         match device.alloc(want, MemoryKind::Device) {
@@ -175,7 +187,7 @@ fn full(
     if ends > 0 {
         ctx.meter.count(if own { "ends_of_memory_real" } else { "ends_of_memory_injected" }, 1);
     }
-    ctx.meter.count("bytes_held", bytes);
+    ctx.meter.count("bytes_allocated", bytes);
     Ok(())
 }
 

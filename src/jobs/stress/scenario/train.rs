@@ -94,7 +94,9 @@ impl Call {
         if values.iter().any(|v| v.fract() != 0.0 || v.abs() > 1e6) {
             return Err(Error::new(Code::Internal, "a training step left the whole numbers").op(op.name));
         }
-        let written = op.written().next().and_then(|i| shapes.get(i)).cloned().unwrap_or_default();
+        // As the user thinks of it where that differs from how the kernels see it.
+        let seen = op.written().next().and_then(|i| shapes.get(i)).cloned();
+        let written = bound.results.into_iter().next().or(seen).unwrap_or_default();
         Ok(Call { op, case, inputs, want: HostTensor::from_slice(&values, &written)? })
     }
 }
