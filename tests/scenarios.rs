@@ -9,6 +9,7 @@ use std::time::Instant;
 use gpuctl::base::{Backend, Cancel, Code, Env};
 use gpuctl::device::faulty::{Fault, FaultPlan, Faulty, On, Rule, When};
 use gpuctl::device::probe::{self, CpuConfig, Select};
+use gpuctl::device::spoilt::Spoilt;
 use gpuctl::device::{Device, LedgerState, cpu::Pin};
 use gpuctl::engine::KernelCache;
 use gpuctl::jobs::stress::scenario::{Counts, Open, SCENARIOS, Scenario, find};
@@ -26,6 +27,9 @@ struct Told {
 }
 
 impl Told {
+    fn count(&self, name: &str) -> u64 {
+        self.counters.get(name).copied().unwrap_or(0)
+    }
     fn verdict(&self) -> Verdict {
         self.verdict.as_ref().map_or(Verdict::Crash, |v| v.0)
     }
@@ -93,6 +97,27 @@ fn opener(id: &'static str) -> Option<Open> {
     }
 }
 
+/// Counts that show that a scenario did what its name says, each at least 1.
+const SHOWN: [(&str, &[&str]); 14] = [
+    ("soak", &["cases", "trainings", "deepest_network"]),
+    ("burn", &["products"]),
+    ("memory", &["passes", "memory_bytes", "random_reads"]),
+    ("concurrent", &["threads", "engine_calls", "engines", "scaling_percent"]),
+    ("transfer-integrity", &["kinds_of_memory"]),
+    ("alloc-cycle", &["lulls", "distinct_sizes", "pool_hits"]),
+    ("device-loss", &["recoveries", "fallbacks"]),
+    ("oom", &["ends_of_memory_injected", "fallbacks_when_full", "calls_when_full", "too_large_refused"]),
+    ("churn", &["calls"]),
+    ("launch-storm", &["launches", "launches_per_second"]),
+    ("fragmentation", &["distinct_sizes", "pool_hits"]),
+    ("engine-cycle", &["engines", "devices_opened"]),
+    ("pulse", &["edges", "idle_milliseconds", "products"]),
+    (
+        "error-storm",
+        &["refused_alloc_too_large", "refused_buffer_bounds", "refused_buffer_foreign", "refused_unknown_op"],
+    ),
+];
+
 /// All scenarios on a sound device: enough work, all of it right and checked, everything given back.
 fn quiet(id: &'static str, seconds: f64) {
     let Some(open) = opener(id) else { return };
@@ -110,8 +135,16 @@ fn quiet(id: &'static str, seconds: f64) {
         );
         let right = (c.mismatches, c.errors) == (0, 0) && told.findings.is_empty() && c.bytes_checked > 0;
         let back = ledger.1.buffers + ledger.1.objects() + ledger.1.pinned + device.ledger().state().bytes == 0;
-        if !right || !back || told.verdict() != Verdict::Pass {
-            loud.push(format!("{name}: {:?} {c:?} {ledger:?} {:?}", told.verdict, told.findings));
+        let (_, shown) = SHOWN.iter().find(|(s, _)| s == name).unwrap();
+        let hidden: Vec<_> = shown.iter().filter(|c| told.count(c) == 0).collect();
+        if !right || !back || !hidden.is_empty() || told.verdict() != Verdict::Pass {
+            loud.push(format!("{name}: {:?} {c:?} {ledger:?} {:?}, none: {hidden:?}", told.verdict, told.findings));
+        }
+        if *name == "device-loss" {
+            // Of wgpu's devices the first losses are real.
+            let kinds = [told.count("losses_real"), told.count("losses_injected")].map(|n| n > 0);
+            assert_eq!(kinds, [id.starts_with("wgpu"), !id.starts_with("wgpu")], "{id}: {:?}", told.counters);
+            assert_eq!(told.not_tested.iter().any(|n| n.contains("a real loss")), !kinds[0], "{:?}", told.not_tested);
         }
     }
     assert!(loud.is_empty(), "{id}: {}", loud.join("\n"));
@@ -145,16 +178,29 @@ fn faults() -> Vec<(&'static str, Rule, Verdict)> {
         ("what is read is no number", rule(On::Read, When::Every(3), Fault::Nan), Verdict::Corruption),
         ("writes are lost", rule(On::Write, When::Every(3), Fault::Skip), Verdict::Corruption),
         ("launches are lost", rule(On::Launch, When::Every(3), Fault::Skip), Verdict::Corruption),
-        ("buffers are never released", rule(On::Release, When::Every(3), Fault::Leak), Verdict::Leak),
-        ("allocations fail", rule(On::Alloc, When::Every(7), Fault::Fail(Code::OutOfDeviceMemory)), Verdict::Error),
-        ("launches fail", rule(On::Launch, When::Every(5), Fault::Fail(Code::LaunchFailed)), Verdict::Error),
+        ("buffers are never released", rule(On::Release, When::Every(2), Fault::Leak), Verdict::Leak),
+        ("allocations fail", rule(On::Alloc, When::Every(2), Fault::Fail(Code::OutOfDeviceMemory)), Verdict::Error),
+        ("launches fail", rule(On::Launch, When::Every(2), Fault::Fail(Code::LaunchFailed)), Verdict::Error),
         ("a queue hangs", rule(On::Wait, When::From(3), Fault::Hang), Verdict::Hang),
         ("the device is lost", rule(On::Launch, When::Nth(7), Fault::Lose), Verdict::Error),
     ]
 }
 
-/// Scenarios that launch nothing, or that live through a fault by design: the fault and why it is not theirs to find.
-const NOT_THEIRS: [(&str, &str, &str); 0] = [];
+/// Scenarios without kernels: faults of launches do not meet them.
+const NO_LAUNCHES: [&str; 4] = ["memory", "transfer-integrity", "alloc-cycle", "fragmentation"];
+
+/// What else is right: scenario, fault, verdict, and why.
+const OTHERWISE: [(&str, &str, Verdict, &str); 9] = [
+    ("burn", "writes are lost", Verdict::Pass, "it sends the same operands each time"),
+    ("pulse", "writes are lost", Verdict::Pass, "it sends the same operands each time"),
+    ("fragmentation", "allocations fail", Verdict::Pass, "a pool releases what is idle and tries once more"),
+    ("engine-cycle", "allocations fail", Verdict::Pass, "the engine's pool does the same"),
+    ("device-loss", "allocations fail", Verdict::Pass, "the engine's pool does the same"),
+    ("device-loss", "a bit flips in what is read", Verdict::Error, "a wrong known answer keeps the device out"),
+    ("device-loss", "what is read is no number", Verdict::Error, "a wrong known answer keeps the device out"),
+    ("device-loss", "a queue hangs", Verdict::Error, "to the engine it is one more loss"),
+    ("error-storm", "a queue hangs", Verdict::Error, "the engine makes the call on the CPU"),
+];
 
 /// All faults in every second scenario, on the simulator: there a hang takes no time. The scenarios' own device is the only one.
 fn find_all(half: usize) {
@@ -162,15 +208,18 @@ fn find_all(half: usize) {
     let mut missed = Vec::new();
     for Scenario { name, .. } in SCENARIOS.iter().skip(half).step_by(2) {
         for (what, rule, verdict) in faults() {
+            if rule.on == On::Launch && NO_LAUNCHES.contains(name) {
+                continue;
+            }
             let plan = FaultPlan { text: what.into(), rules: vec![rule] };
             let faulty = Arc::new(Faulty::new(open().unwrap(), plan));
             let hits = Arc::clone(&faulty);
             let start = Instant::now();
-            let told = phase(name, faulty, None, 0.06, 1.0);
+            let told = phase(name, faulty, None, 0.06, 0.5);
             let hit = hits.hits()[0];
             println!("{name}, {what}: {:.2} s, {hit} hits, {:?}", start.elapsed().as_secs_f64(), told.verdict);
-            let excused = NOT_THEIRS.iter().any(|(s, f, _)| s == name && *f == what);
-            if (told.verdict() == verdict) == excused {
+            let right = |v| v == verdict || OTHERWISE.iter().any(|o| (o.0, o.1, o.2) == (*name, what, v));
+            if hit == 0 || !right(told.verdict()) {
                 missed.push(format!(
                     "{name}, {what}: {:?} after {hit} hits, {:?}",
                     told.verdict,
@@ -190,4 +239,63 @@ fn every_scenario_finds_what_is_planted() {
 #[test]
 fn every_other_scenario_finds_what_is_planted() {
     find_all(1);
+}
+
+/// A result that is wrong in the same way each time equals itself: only the oracle finds it.
+#[test]
+fn a_stable_wrong_result_is_found() {
+    for name in ["burn", "pulse", "soak", "launch-storm"] {
+        let inner = opener("sim:h200").unwrap()().unwrap();
+        let wrong = Spoilt::new(inner, 0, |bytes, _| {
+            if let Some(byte) = bytes.get_mut(18) {
+                *byte ^= 0x20;
+            }
+        });
+        let told = phase(name, Arc::new(wrong), None, 0.1, 1.0);
+        assert_eq!(told.verdict(), Verdict::Corruption, "{name}: {:?}", told.verdict);
+    }
+}
+
+/// The word, both values, the mask; one bit apart from many.
+#[test]
+fn wrong_memory_is_named_by_its_bits() {
+    for (mask, counter) in [([0u8, 4], "words_with_one_wrong_bit"), ([1, 4], "words_with_more_wrong_bits")] {
+        let inner = opener("sim:h200").unwrap()().unwrap();
+        let wrong = Spoilt::new(inner, 0, move |bytes, reads| {
+            if reads % 2 == 1 && bytes.len() > 64 {
+                bytes[16] ^= mask[0];
+                bytes[18] ^= mask[1];
+            }
+        });
+        let told = phase("memory", Arc::new(wrong), None, 0.1, 1.0);
+        assert_eq!((told.verdict(), told.count(counter)), (Verdict::Corruption, told.counts.mismatches));
+        let bits = format!("mask {:#018x}", u64::from(mask[0]) | u64::from(mask[1]) << 16);
+        assert!(told.findings[0].contains(&bits) && told.findings[0].contains("0010 reads"), "{:?}", told.findings[0]);
+    }
+}
+
+/// The phase's own device is sound; those that are opened besides keep buffers.
+#[test]
+fn a_leak_of_a_device_opened_besides_is_found() {
+    for name in ["engine-cycle", "device-loss"] {
+        let open = opener("sim:h200").unwrap();
+        let device = open().unwrap();
+        let leaking: Open = Arc::new(move || {
+            let rules = vec![Rule { on: On::Release, when: When::Nth(2), fault: Fault::Leak }];
+            Ok(Arc::new(Faulty::new(open()?, FaultPlan { text: "a test".into(), rules })))
+        });
+        let told = phase(name, device, Some(leaking), 0.1, 1.0);
+        assert_eq!(told.verdict(), Verdict::Leak, "{name}: {:?}", told.verdict);
+    }
+}
+
+#[test]
+fn the_page_lists_the_scenarios() {
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/stress-scenarios.md")).unwrap();
+    let rows: Vec<&str> = page.lines().filter(|l| l.starts_with("| `")).collect();
+    assert_eq!(rows.len(), SCENARIOS.len());
+    for (row, s) in rows.iter().zip(SCENARIOS) {
+        assert!(row.starts_with(&format!("| `{}` | {} s |", s.name, s.least_seconds)), "{row}: {} s", s.least_seconds);
+        assert!((1.0..=10.0).contains(&s.least_seconds) && (s.floor)(s.least_seconds, 1) > 0);
+    }
 }

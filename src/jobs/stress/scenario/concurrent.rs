@@ -42,9 +42,9 @@ pub(super) fn run(ctx: &Ctx<'_>) -> Result<()> {
         return Ok(());
     }
     let work = Work { goldens: &goldens, runner: &runner, known: Known::new(ctx.seed)?, shared: Shared::new(ctx)? };
+    // Its kernel is built before anything is compared.
+    work.known.call(ctx, &work.shared.now())?;
     ctx.meter.testing();
-    // Kernels of the shared engine are built before anything is compared.
-    work.lanes(ctx, 1, Some(0.25 * ALONE * ctx.seconds))?;
     let alone = rate(ctx, || work.lanes(ctx, 1, Some(ALONE * ctx.seconds)))?;
     let all = rate(ctx, || work.lanes(ctx, ctx.threads as usize, None))?;
     ctx.meter.count("threads", u64::from(ctx.threads));
@@ -122,13 +122,13 @@ impl Work<'_> {
         let _watched = Watched(ctx.meter, lane);
         let rng = Philox::new(ctx.seed ^ (lane as u64 + 1) << 32);
         let (mut round, mut turn) = (0, lane);
-        while going() {
+        while turn == lane || going() {
             for golden in order(self.goldens, &rng, round) {
-                if !going() {
+                // Each thread works at least once, however slow the machine is.
+                if turn > lane && !going() {
                     break;
                 }
                 slice(ctx, self.runner, golden, lane, SLICE)?;
-                turn += 1;
                 if turn.is_multiple_of(BETWEEN) {
                     self.call(ctx, lane)?;
                 }
@@ -136,6 +136,7 @@ impl Work<'_> {
                 if turn.is_multiple_of(4 * BETWEEN * ctx.threads.max(1) as usize) {
                     self.shared.replace(ctx).or_else(|e| ctx.meter.survive(e))?;
                 }
+                turn += 1;
             }
             round += 1;
         }

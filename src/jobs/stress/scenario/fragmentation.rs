@@ -44,12 +44,14 @@ pub(super) fn run(ctx: &Ctx<'_>) -> Result<()> {
             let (mut old, of) = held.swap_remove((rng.u64(1, round + looked) % held.len() as u64) as usize);
             looked += look(ctx, q, &old, of).inspect_err(|_| old.discard())?;
         }
+        if round.is_multiple_of(8) {
+            q.finish(ctx.deadline())?;
+        }
         if round % LULL == LULL - 1 {
             for (mut old, of) in held.drain(..) {
                 looked += look(ctx, q, &old, of).inspect_err(|_| old.discard())?;
             }
-            fits(ctx, &pool, before)?;
-            ctx.meter.quiet(before);
+            ctx.meter.quiet(fits(ctx, &pool, before)?);
         }
         Ok((looked, looked))
     })?;
@@ -71,8 +73,9 @@ pub(super) fn run(ctx: &Ctx<'_>) -> Result<()> {
     Ok(())
 }
 
-/// With nothing lent: the idle bytes are below the cap, and the ledger holds these and nothing else.
-fn fits(ctx: &Ctx<'_>, pool: &Pool, before: LedgerState) -> Result<()> {
+/// With nothing lent: the idle bytes are below the cap, and the ledger holds these and nothing else. Returns the ledger without
+/// what lies idle, which comes and goes.
+fn fits(ctx: &Ctx<'_>, pool: &Pool, before: LedgerState) -> Result<LedgerState> {
     let (stats, now) = (pool.stats(), ctx.device.ledger().state());
     let broken = |why: String| Err(Error::new(Code::Internal, why).device(&ctx.device.info().id));
     if stats.idle_bytes > CAP {
@@ -88,7 +91,8 @@ fn fits(ctx: &Ctx<'_>, pool: &Pool, before: LedgerState) -> Result<()> {
     if now.pinned == before.pinned && bytes != stats.idle_bytes {
         return broken(format!("{bytes} bytes are allocated, the pool knows of {} idle ones", stats.idle_bytes));
     }
-    Ok(())
+    let (buffers, bytes) = (now.buffers.saturating_sub(idle), now.bytes.saturating_sub(stats.idle_bytes));
+    Ok(LedgerState { buffers, bytes, ..now })
 }
 
 /// Words at the front and at the end of a buffer's whole words that say which renting wrote them.

@@ -12,7 +12,7 @@ use crate::device::{Buffer, Device, Health, Ledger, MemoryKind, MemoryState, Pro
 use crate::engine::Engine;
 
 use super::Ctx;
-use super::known::{Known, engine};
+use super::known::{Known, engine, settled};
 
 /// Part of the host's free memory that may be held, and these bytes at most.
 const PART: f64 = 0.25;
@@ -141,7 +141,7 @@ pub(super) fn run(ctx: &Ctx<'_>) -> Result<()> {
 fn works(ctx: &Ctx<'_>, engine: &Engine, known: &Known) -> Result<()> {
     let out = known.call(ctx, engine)?;
     match out.fallback {
-        None => Ok(()),
+        None => settled(engine),
         Some(why) => Err(Error::new(Code::OutOfDeviceMemory, format!("with memory to be had: {why}"))),
     }
 }

@@ -59,6 +59,7 @@ pub(super) fn run(ctx: &Ctx<'_>) -> Result<()> {
         for pair in way.windows(2) {
             q.copy(&pair[0].buffer, from, &pair[1].buffer, from, until - from)?;
         }
+        q.finish(ctx.deadline())?;
         let mut checked = 0;
         for stage in &way {
             let mut got = vec![0u8; (until - from) as usize];
