@@ -182,7 +182,7 @@ fn faults() -> Vec<(&'static str, Rule, Verdict)> {
         ("allocations fail", rule(On::Alloc, When::Every(2), Fault::Fail(Code::OutOfDeviceMemory)), Verdict::Error),
         ("launches fail", rule(On::Launch, When::Every(2), Fault::Fail(Code::LaunchFailed)), Verdict::Error),
         ("a queue hangs", rule(On::Wait, When::From(3), Fault::Hang), Verdict::Hang),
-        ("the device is lost", rule(On::Launch, When::Nth(7), Fault::Lose), Verdict::Error),
+        ("the device is lost", rule(On::Launch, When::Nth(2), Fault::Lose), Verdict::Error),
     ]
 }
 

@@ -126,7 +126,7 @@ pub static SCENARIOS: &[Scenario] = &[
         name: "churn",
         doc: "Allocate, launch and free without waiting; what the freed buffers' work made is checked at the end of each batch.",
         least_seconds: 1.0,
-        floor: floor!(1.0, 2),
+        floor: floor!(1.0, 1),
         lanes: |_| 1,
         run: churn::run,
     },

@@ -12,7 +12,7 @@ use crate::device::{Buffer, Device, Health, Ledger, MemoryKind, MemoryState, Pro
 use crate::engine::Engine;
 
 use super::Ctx;
-use super::known::{Known, engine, settled};
+use super::known::{Known, engine};
 
 /// Part of the host's free memory that may be held, and these bytes at most.
 const PART: f64 = 0.25;
@@ -137,12 +137,15 @@ pub(super) fn run(ctx: &Ctx<'_>) -> Result<()> {
     ended
 }
 
-/// A call that must run on the device.
+/// A call that must run on the device, at once: with the memory full calls are made again, with memory to be had none is.
 fn works(ctx: &Ctx<'_>, engine: &Engine, known: &Known) -> Result<()> {
+    let before = engine.stats().retries;
     let out = known.call(ctx, engine)?;
+    let again = engine.stats().retries - before;
     match out.fallback {
-        None => settled(engine),
         Some(why) => Err(Error::new(Code::OutOfDeviceMemory, format!("with memory to be had: {why}"))),
+        None if again > 0 => Err(Error::new(Code::LaunchFailed, "with memory to be had a call was made twice")),
+        None => Ok(()),
     }
 }
 
