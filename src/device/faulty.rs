@@ -59,6 +59,8 @@ pub enum Fault {
     Zeros,
     /// The call takes so much longer on the device's clock.
     Slow(Duration),
+    /// A write or launch does nothing and says that it did.
+    Skip,
     /// What [`Faulty::doing`] was given is done, and the call is made: for what only the device itself can bring about.
     Do,
 }
@@ -301,6 +303,9 @@ impl Device for Faulty {
         }
         Ok(Box::new(FaultyQueue { inner: self.inner.queue()?, state: Arc::clone(&self.state), hung: false }))
     }
+    fn destroy(&self) -> bool {
+        self.inner.destroy()
+    }
     fn tap(&self) -> Option<&super::tap::Tap> {
         self.inner.tap()
     }
@@ -329,7 +334,9 @@ impl FaultyQueue {
 
 impl Queue for FaultyQueue {
     fn write(&mut self, dst: &Buffer, offset: u64, data: &[u8]) -> Result<()> {
-        self.state.meet(On::Write)?;
+        if self.state.meet(On::Write)?.contains(&Fault::Skip) {
+            return self.alive();
+        }
         self.inner.write(dst, offset, data)
     }
     fn read(&mut self, src: &Buffer, offset: u64, out: &mut [u8]) -> Result<()> {
@@ -355,6 +362,9 @@ impl Queue for FaultyQueue {
     fn launch(&mut self, launch: &Launch) -> Result<()> {
         let faults = self.state.meet(On::Launch)?;
         self.hung |= faults.contains(&Fault::Hang);
+        if faults.contains(&Fault::Skip) {
+            return Ok(());
+        }
         self.inner.launch(launch)
     }
     fn mark(&mut self) -> Result<Mark> {
@@ -502,6 +512,27 @@ mod tests {
         assert_eq!(q.mark().unwrap_err().code(), Code::DeviceLost);
         assert_eq!(d.alloc(4, MemoryKind::Device).unwrap_err().code(), Code::DeviceLost);
         assert_eq!(d.queue().err().map(|e| e.code()), Some(Code::DeviceLost));
+    }
+
+    #[test]
+    fn what_is_skipped_was_not_done() {
+        let skip = |on| Rule { on, when: When::Nth(2), fault: Fault::Skip };
+        let rules = vec![skip(On::Write), skip(On::Launch)];
+        let d = Faulty::new(sim::open("textbook").unwrap().1, FaultPlan { text: "a test".into(), rules });
+        let y = d.alloc(4, MemoryKind::Device).unwrap();
+        let l = launch(&d, &y).unwrap();
+        let mut q = d.queue().unwrap();
+        let mut values = Vec::new();
+        for n in [2f32, 3.0, 4.0] {
+            q.write(&y, 0, &n.to_le_bytes()).unwrap();
+            values.extend(read(q.as_mut(), &y));
+        }
+        for _ in 0..3 {
+            q.write(&y, 0, &7f32.to_le_bytes()).unwrap();
+            q.launch(&l).unwrap();
+            values.extend(read(q.as_mut(), &y));
+        }
+        assert_eq!(values, [2.0, 2.0, 4.0, 1.0, 7.0, 1.0]);
     }
 
     #[test]

@@ -114,6 +114,11 @@ pub trait Device: Send + Sync {
     fn native(&self, _: NativeFn, _: &mut NativeArgs<'_>, _: &NativeCall) -> Option<Result<()>> {
         None
     }
+    /// Loses the device for real, where the API has a call for that: every later call fails with `DeviceLost`. False where
+    /// it has none. For tests of recovery: whoever else uses the opened device loses it, too.
+    fn destroy(&self) -> bool {
+        false
+    }
     /// Where its events go, if it is traced ([`traced`]).
     fn tap(&self) -> Option<&tap::Tap> {
         None

@@ -171,6 +171,9 @@ impl Device for TracedDevice {
     fn health(&self) -> Health {
         self.inner.health()
     }
+    fn destroy(&self) -> bool {
+        self.inner.destroy()
+    }
     fn native(&self, run: NativeFn, args: &mut NativeArgs<'_>, call: &NativeCall) -> Option<Result<()>> {
         let at = self.tap.now();
         let result = self.inner.native(run, args, call)?;

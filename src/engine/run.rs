@@ -489,6 +489,19 @@ impl Prepared {
         Ok(out)
     }
 
+    /// Copies the written operands, in order and each rounded up to 16 bytes, to `dst` from byte `at` on, after all work
+    /// enqueued before: so results outlive the buffers that they were made in. Returns the byte behind the last.
+    ///
+    /// Errors: `BufferBounds` if they do not fit.
+    pub fn copy_results(&self, q: &mut dyn Queue, dst: &Buffer, mut at: u64) -> Result<u64> {
+        let _scope = self.scope();
+        for o in self.operands.iter().filter(|o| o.role != Role::In) {
+            q.copy(&o.buffer, o.head, dst, at, round4(o.bytes)).map_err(|e| self.named(e))?;
+            at += round16(o.bytes);
+        }
+        Ok(at)
+    }
+
     /// Fails if anything wrote in front of or behind an operand since [`Prepared::poison`].
     pub fn check_guards(&self, q: &mut dyn Queue) -> Result<()> {
         let _scope = self.scope();

@@ -334,6 +334,11 @@ impl Device for WgpuDevice {
         Ok(Box::new(queue::WgpuQueue::new(&self.core)?))
     }
 
+    fn destroy(&self) -> bool {
+        self.destroy_for_test();
+        true
+    }
+
     fn health(&self) -> Health {
         // The poll's own failure is a loss and told as one.
         let _ = self.core.look();

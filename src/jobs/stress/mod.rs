@@ -34,7 +34,7 @@ pub use run::run;
 pub use self_test::{SelfTestConfig, SelfTestSummary, Threads, self_test, self_test_line};
 pub use supervisor::{Child, Exe, Exit, Spawn};
 pub use verdict::{Evidence, Limits, Verdict, judge};
-pub use worker::{Line, Phase, Task, run_phase, run_task, worker};
+pub use worker::{Line, Phase, Task, run_phase, run_phase_opening, run_task, worker};
 
 /// What to do.
 #[derive(Clone, Debug, PartialEq)]

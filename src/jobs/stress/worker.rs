@@ -22,7 +22,7 @@ use crate::engine::KernelCache;
 use crate::engine::trace::{Part, Talk};
 
 use super::Planted;
-use super::scenario::{self, Counts, Ctx, Meter};
+use super::scenario::{self, Counts, Ctx, Meter, Open};
 
 /// What a worker is to do; handed over as JSON.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -147,11 +147,16 @@ pub fn run_task(task: &str, out: &mut (dyn Write + Send), env: &Env, stop: Cance
         let devices = rig.devices.iter().map(|d| d.info().clone()).collect();
         return say(out, &Line::Devices { devices, absent: rig.absent });
     };
+    let missing = || Error::new(Code::DeviceMissing, "the selection holds no device");
     let Some(device) = rig.devices.into_iter().next() else {
-        let e = Error::new(Code::DeviceMissing, "the selection holds no device");
-        return say(out, &Line::Refused((&e).into()));
+        return say(out, &Line::Refused((&missing()).into()));
     };
-    run_phase(device, &phase, KernelCache::of(env).read_only(), out, stop)
+    let (select, again) = (Select::Named(vec![device.info().id.clone()]), env.clone());
+    let open = move || {
+        let rig = open(&select, &again, CpuConfig { threads: 0, pin: Pin::Free })?;
+        rig.devices.into_iter().next().ok_or_else(missing)
+    };
+    run_phase_opening(device, Arc::new(open), &phase, KernelCache::of(env).read_only(), out, stop)
 }
 
 fn say(out: &mut (dyn Write + Send), line: &Line) -> Result<()> {
@@ -161,7 +166,8 @@ fn say(out: &mut (dyn Write + Send), line: &Line) -> Result<()> {
     out.write_all(&text).and_then(|()| out.flush()).map_err(lost)
 }
 
-/// Runs a phase on an opened device and reports on `out` until it is over or `stop` is raised.
+/// Runs a phase on an opened device and reports on `out` until it is over or `stop` is raised. Scenarios that open the
+/// device again get the same one; for real ones see [`run_phase_opening`].
 pub fn run_phase(
     device: Arc<dyn Device>,
     phase: &Phase,
@@ -169,26 +175,49 @@ pub fn run_phase(
     out: &mut (dyn Write + Send),
     stop: Cancel,
 ) -> Result<()> {
+    let same = Arc::clone(&device);
+    run_phase_opening(device, Arc::new(move || Ok(Arc::clone(&same))), phase, kernels, out, stop)
+}
+
+/// The same for a device that can be opened once more, by `open`, beside the one that is open.
+pub fn run_phase_opening(
+    device: Arc<dyn Device>,
+    open: Open,
+    phase: &Phase,
+    kernels: KernelCache,
+    out: &mut (dyn Write + Send),
+    stop: Cancel,
+) -> Result<()> {
     let scenario = scenario::find(&phase.scenario)?;
     let planted = Planted::parse(phase.inject.as_deref())?;
+    let serial = device.serial();
     let device = planted.plant(device);
-    let Some(folder) = &phase.trace else { return work(scenario, device, phase, &planted, kernels, out, stop) };
+    let (plant, first) = (planted.clone(), Arc::clone(&device));
+    // One device has one plan of faults, however often it is handed out.
+    let open: Open = Arc::new(move || {
+        let again = open()?;
+        Ok(if again.serial() == serial { Arc::clone(&first) } else { plant.plant(again) })
+    });
+    let work = |device, out: &mut (dyn Write + Send)| work(scenario, device, open, phase, &planted, kernels, out, stop);
+    let Some(folder) = &phase.trace else { return work(device, out) };
     let tracer = Tracer::new(&format!("gpuctl stress worker, {}", phase.scenario), KEPT);
     let part = Part::new(folder, &tracer)?;
     part.begin().map_err(|e| Error::new(Code::Io, "the part of a trace").caused_by(e))?;
     // Outside of planted faults, so that they are in the trace as well.
     let device = traced::device(device, &tracer);
     let mut out = Talk(out, part.clone(), TRACED);
-    work(scenario, device, phase, &planted, kernels, &mut out, stop)?;
+    work(device, &mut out)?;
     part.write(true).map_err(|e| Error::new(Code::Io, "the part of a trace").caused_by(e))
 }
 
 /// How often a worker's part of a trace is written: a crash loses no more of it.
 const TRACED: Duration = Duration::from_millis(250);
 
+#[allow(clippy::too_many_arguments, reason = "what a phase has, passed on by its only caller")]
 fn work(
     scenario: &'static scenario::Scenario,
     device: Arc<dyn Device>,
+    open: Open,
     phase: &Phase,
     planted: &Planted,
     kernels: KernelCache,
@@ -202,16 +231,17 @@ fn work(
     let start = Instant::now();
     let ctx = Ctx {
         device: Arc::clone(&device),
+        open,
         seconds: phase.seconds,
         threads: phase.threads,
         seed: phase.seed,
         start,
-        idle: *planted == Planted::Zero,
         kernels,
         meter: &meter,
     };
+    let idle = *planted == Planted::Zero;
     let ended = std::thread::scope(|scope| {
-        let work = scope.spawn(|| (scenario.run)(&ctx));
+        let work = scope.spawn(|| if idle { Ok(()) } else { (scenario.run)(&ctx) });
         watch(&meter, phase, start, || work.is_finished());
         work.join()
     });
@@ -225,7 +255,7 @@ fn work(
         // A panic is a crash of the worker and must look like one.
         Err(panic) => std::panic::resume_unwind(panic),
     }
-    let after = device.ledger().state();
+    let after = meter.with_left(device.ledger().state());
     meter.send(&Line::Finished {
         counts: meter.counts(),
         tested: meter.tested_seconds(),

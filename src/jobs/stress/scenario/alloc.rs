@@ -27,9 +27,6 @@ struct Held {
 }
 
 pub(super) fn run(ctx: &Ctx<'_>) -> Result<()> {
-    if ctx.idle {
-        return Ok(());
-    }
     let runner = ctx.runner();
     let mut lease = runner.lease()?;
     let pool = Pool::new(ctx.device.clone(), PoolConfig::default());
@@ -39,6 +36,7 @@ pub(super) fn run(ctx: &Ctx<'_>) -> Result<()> {
     let mut sizes = HashSet::new();
     let mut cycle = 0u64;
     let baseline = ctx.device.ledger().state();
+    let aim = aim(ctx.seconds);
     ctx.meter.testing();
     ctx.meter.doing(0, "allocating");
     while ctx.running() {
@@ -110,12 +108,24 @@ pub(super) fn run(ctx: &Ctx<'_>) -> Result<()> {
             return Err(e);
         }
     }
+    if (cycle as f64) < aim && !ctx.meter.stop.raised() {
+        ctx.meter.not_tested(format!("{aim:.0} cycles: there was time for {cycle}"));
+    }
     let pooled = pool.stats();
     ctx.meter.count("pool_hits", pooled.hits);
     ctx.meter.count("pool_misses", pooled.misses);
     ctx.meter.count("pool_peak_bytes", pooled.peak_bytes);
     ctx.meter.count("distinct_sizes", sizes.len() as u64);
     Ok(())
+}
+
+/// Cycles that a phase should reach: 100,000 in a minute, 10 million in an hour, evenly between.
+fn aim(seconds: f64) -> f64 {
+    let (minute, hour) = ((60.0, 1e5), (3600.0, 1e7));
+    if seconds <= minute.0 {
+        return seconds / minute.0 * minute.1;
+    }
+    minute.1 + (seconds - minute.0) / (hour.0 - minute.0) * (hour.1 - minute.1)
 }
 
 /// 1 to [`MAX_BYTES`] bytes, every power of two as likely as the next.
@@ -172,4 +182,16 @@ fn look(ctx: &Ctx<'_>, q: &mut dyn Queue, held: &Held) -> Result<u64> {
         }
     }
     Ok(len * spots.len() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::aim;
+
+    #[test]
+    fn an_hour_has_ten_million_cycles() {
+        assert_eq!([60.0, 3600.0].map(aim), [1e5, 1e7]);
+        assert_eq!(aim(6.0), 1e4);
+        assert!(aim(600.0) > 10.0 * aim(60.0));
+    }
 }

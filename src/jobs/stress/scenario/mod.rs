@@ -4,9 +4,20 @@
 //! no, reports through the [`Meter`], and has given everything back when it returns.
 
 mod alloc;
+mod burn;
+mod churn;
 mod concurrent;
+mod engines;
+mod fragmentation;
+mod known;
+mod loss;
+mod memory;
+mod oom;
 pub mod reference;
 mod soak;
+mod storm;
+mod train;
+mod transfer;
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -15,7 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::base::{Cancel, Code, Error, Result};
-use crate::device::{Device, LedgerState};
+use crate::device::{Device, LedgerState, Queue};
 use crate::engine::{KernelCache, Runner};
 
 use super::worker::Line;
@@ -38,31 +49,126 @@ pub struct Scenario {
     pub run: fn(&Ctx<'_>) -> Result<()>,
 }
 
+/// So many cycles per second, and these at least.
+macro_rules! floor {
+    ($per_second:expr, $least:expr) => {
+        |seconds, _| ($per_second * seconds) as u64 + $least
+    };
+}
+
 /// All scenarios, the most important first; they run in this order.
 pub static SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "soak",
-        doc: "A mix over the ops, dtypes and sizes of the table; every result is checked.",
+        doc: "A mix over the ops, dtypes and sizes of the table and training steps of growing depth; every result is checked.",
         least_seconds: 2.0,
-        floor: |seconds, _| (10.0 * seconds) as u64 + 10,
+        floor: floor!(10.0, 10),
         lanes: |_| 1,
         run: soak::run,
+    },
+    Scenario {
+        name: "burn",
+        doc: "Large matrix products without a pause, each equal to the bit to a result that the oracle has judged.",
+        least_seconds: 2.0,
+        floor: floor!(0.5, 2),
+        lanes: |_| 1,
+        run: burn::run,
+    },
+    Scenario {
+        name: "memory",
+        doc: "Patterns over a part of the device's memory, read back at once, in random order and a pass later.",
+        least_seconds: 2.0,
+        floor: floor!(1.0, 4),
+        lanes: |_| 1,
+        run: memory::run,
+    },
+    Scenario {
+        name: "concurrent",
+        doc: "Many threads share one device, its queues and an engine that is replaced meanwhile; every result is checked, a stuck thread is a hang.",
+        least_seconds: 2.0,
+        floor: |seconds, threads| ((10.0 * seconds) as u64).max(u64::from(threads)),
+        lanes: |threads| threads,
+        run: concurrent::run,
+    },
+    Scenario {
+        name: "transfer-integrity",
+        doc: "Patterns of odd sizes at odd offsets through every kind of memory that there is; nothing beside them may change.",
+        least_seconds: 1.0,
+        floor: floor!(2.0, 4),
+        lanes: |_| 1,
+        run: transfer::run,
     },
     Scenario {
         name: "alloc-cycle",
         doc: "Allocate, fill, spot-check and free buffers of random sizes, raw and pooled; the ledger must return to its baseline.",
         least_seconds: 1.0,
-        floor: |seconds, _| (100.0 * seconds) as u64 + 100,
+        floor: floor!(100.0, 10),
         lanes: |_| 1,
         run: alloc::run,
     },
     Scenario {
-        name: "concurrent",
-        doc: "Many threads share one device with mixed ops; every result is checked, a stuck thread is a hang.",
+        name: "device-loss",
+        doc: "The device is lost at every kind of call: results stay right, it is opened again, gives a known answer and is used.",
         least_seconds: 2.0,
-        floor: |seconds, threads| ((10.0 * seconds) as u64).max(u64::from(threads)),
-        lanes: |threads| threads,
-        run: concurrent::run,
+        floor: floor!(0.2, 1),
+        lanes: |_| 1,
+        run: loss::run,
+    },
+    Scenario {
+        name: "oom",
+        doc: "Allocate until memory runs out, work on meanwhile, release half: what is held stays as it was and calls run there again.",
+        least_seconds: 2.0,
+        floor: floor!(0.2, 1),
+        lanes: |_| 1,
+        run: oom::run,
+    },
+    Scenario {
+        name: "churn",
+        doc: "Allocate, launch and free without waiting; what the freed buffers' work made is checked at the end of each batch.",
+        least_seconds: 1.0,
+        floor: floor!(1.0, 1),
+        lanes: |_| 1,
+        run: churn::run,
+    },
+    Scenario {
+        name: "launch-storm",
+        doc: "Hundreds of tiny launches in a row; the result tells whether each of them ran once.",
+        least_seconds: 1.0,
+        floor: floor!(2.0, 2),
+        lanes: |_| 1,
+        run: storm::run,
+    },
+    Scenario {
+        name: "fragmentation",
+        doc: "Thousands of sizes through one pool: its cap holds, its counts fit the ledger, contents stay apart.",
+        least_seconds: 1.0,
+        floor: floor!(50.0, 10),
+        lanes: |_| 1,
+        run: fragmentation::run,
+    },
+    Scenario {
+        name: "engine-cycle",
+        doc: "Open the device, build an engine, use it, drop it: nothing of it stays.",
+        least_seconds: 2.0,
+        floor: floor!(0.2, 1),
+        lanes: |_| 1,
+        run: engines::cycle,
+    },
+    Scenario {
+        name: "pulse",
+        doc: "Load and idle in turns of changing length; the first result after each edge is checked as all others.",
+        least_seconds: 2.0,
+        floor: floor!(1.0, 4),
+        lanes: |_| 1,
+        run: burn::pulse,
+    },
+    Scenario {
+        name: "error-storm",
+        doc: "Wrong calls in a row, each of which must give its own error; then a right one, which must work.",
+        least_seconds: 1.0,
+        floor: floor!(1.0, 1),
+        lanes: |_| 1,
+        run: engines::errors,
     },
 ];
 
@@ -74,10 +180,15 @@ pub fn find(name: &str) -> Result<&'static Scenario> {
     })
 }
 
+/// Opens the device of a phase once more.
+pub type Open = Arc<dyn Fn() -> Result<Arc<dyn Device>> + Send + Sync>;
+
 /// What a scenario works with.
 pub struct Ctx<'a> {
     /// The device; every object is made through it and given back.
     pub device: Arc<dyn Device>,
+    /// Opens it once more, beside the one that is open; gives the same one where it cannot.
+    pub open: Open,
     /// Seconds from [`Ctx::start`] on that the phase may take, references included.
     pub seconds: f64,
     /// Threads for scenarios that use many.
@@ -86,8 +197,6 @@ pub struct Ctx<'a> {
     pub seed: u64,
     /// When the phase began.
     pub start: Instant,
-    /// Do no work (a planted fault).
-    pub idle: bool,
     /// Compiled kernels that earlier processes kept. None is added: fetching them is work that a soak would take for the
     /// device's, and memory that it would take for a leak.
     pub kernels: KernelCache,
@@ -128,6 +237,27 @@ impl Ctx<'_> {
             self.meter.count(name, n);
         }
     }
+    /// Repeats `cycle` on a queue of `runner` while there is time; it says how many bytes of results it made and checked. One
+    /// that fails is counted and costs its queue; a lost device ends the phase.
+    fn repeat(&self, runner: &Runner, mut cycle: impl FnMut(&mut dyn Queue, u64) -> Result<(u64, u64)>) -> Result<()> {
+        let mut lease = runner.lease()?;
+        let mut round = 0;
+        self.meter.testing();
+        while self.running() {
+            let from = Instant::now();
+            match lease.queue().and_then(|q| cycle(q, round)) {
+                Ok((made, checked)) => self.meter.cycle(0, made, checked, from.elapsed().as_secs_f64()),
+                Err(e) => {
+                    lease.discard();
+                    self.meter.survive(e)?;
+                    drop(lease);
+                    lease = runner.lease()?;
+                }
+            }
+            round += 1;
+        }
+        Ok(())
+    }
     /// Seconds since the phase began.
     pub fn elapsed(&self) -> f64 {
         self.start.elapsed().as_secs_f64()
@@ -155,6 +285,7 @@ pub struct Meter<'a> {
     crash_after: Option<u64>,
     deadline: Duration,
     quiet: Mutex<Option<LedgerState>>,
+    left: Mutex<LedgerState>,
     times: Mutex<Vec<f64>>,
     counters: Mutex<BTreeMap<String, u64>>,
     testing: OnceLock<Instant>,
@@ -195,6 +326,19 @@ fn add(counter: &AtomicU64, by: u64) -> u64 {
     counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum).unwrap_or(u64::MAX)
 }
 
+/// Two ledgers as one: what is live in both.
+fn sum(a: LedgerState, b: LedgerState) -> LedgerState {
+    LedgerState {
+        buffers: a.buffers + b.buffers,
+        bytes: a.bytes + b.bytes,
+        pinned: a.pinned + b.pinned,
+        queues: a.queues + b.queues,
+        programs: a.programs + b.programs,
+        events: a.events + b.events,
+        ..a
+    }
+}
+
 fn lock<T: ?Sized>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -220,6 +364,7 @@ impl<'a> Meter<'a> {
             crash_after,
             deadline,
             quiet: Mutex::default(),
+            left: Mutex::default(),
             times: Mutex::default(),
             counters: Mutex::default(),
             testing: OnceLock::new(),
@@ -320,6 +465,11 @@ impl<'a> Meter<'a> {
         !matches!(e.class(), crate::base::Class::Lost | crate::base::Class::Sticky)
     }
 
+    /// Counts a failed operation; the error comes back only if the phase cannot go on after it.
+    fn survive(&self, e: Error) -> Result<()> {
+        if self.failed(&e) { Ok(()) } else { Err(e) }
+    }
+
     /// Something that is left out, and why.
     pub fn not_tested(&self, what: String) {
         self.send(&Line::NotTested { what });
@@ -338,6 +488,17 @@ impl<'a> Meter<'a> {
     /// The ledger at a point where the scenario holds nothing on purpose.
     pub fn quiet(&self, state: LedgerState) {
         *lock(&self.quiet) = Some(state);
+    }
+
+    /// What is still allocated on a device that the scenario opened besides, and is done with.
+    pub fn left(&self, state: LedgerState) {
+        let mut left = lock(&self.left);
+        *left = sum(*left, state);
+    }
+
+    /// A ledger with all that was left elsewhere.
+    pub fn with_left(&self, state: LedgerState) -> LedgerState {
+        sum(state, *lock(&self.left))
     }
 
     /// The last quiet ledger.

@@ -22,8 +22,8 @@ pub struct Golden {
     pub case: Case,
     /// The case's name.
     pub name: String,
-    inputs: Vec<HostTensor>,
-    want: Vec<HostTensor>,
+    pub(super) inputs: Vec<HostTensor>,
+    pub(super) want: Vec<HostTensor>,
     /// Oracle and bounds, kept only where the device's results differ from run to run.
     loose: Option<Vec<(Reference, Bound)>>,
     /// Bytes of all results.
@@ -196,11 +196,11 @@ fn make(
 ) -> Result<Option<Golden>> {
     let inputs = case::inputs(op, case)?;
     let prepared = runner.prepare(op, case, None)?;
-    let mut run = || -> Result<Vec<HostTensor>> {
+    let mut run = || {
         prepared.poison(q)?;
         prepared.call(q, &inputs, ctx.deadline())
     };
-    let first = run()?;
+    let first: Vec<HostTensor> = run()?;
     let exact: Vec<Vec<Exact>> = inputs.iter().map(Exact::read_all).collect();
     let references = (op.oracle)(case, &exact);
     let mut judged = Vec::new();
@@ -219,28 +219,17 @@ fn make(
     if judged.len() != first.len() {
         return Err(Error::new(crate::base::Code::Internal, "the oracle gives fewer outputs than the op").op(op.name));
     }
-    // Twice more: equal bits make the device deterministic for this case. One deviant among five is a fault, not a habit,
-    // whichever of them it is: the first one, too, may be wrong within its bound.
-    let mut runs = vec![first];
-    for extra in 0..4 {
-        if extra >= 2 && runs.iter().all(|r| *r == runs[0]) {
-            break;
+    let (first, differ) = match steady(first, run)? {
+        Steady::Always(first) => (first, false),
+        Steady::Never(first) => {
+            ctx.meter.count("nondeterministic_cases", 1);
+            (first, true)
         }
-        runs.push(run()?);
-    }
-    let alike = |r: &Vec<HostTensor>| runs.iter().filter(|other| *other == r).count();
-    let usual = runs.iter().find(|r| runs.len() == 5 && alike(r) == 4);
-    let odd = runs.iter().find(|r| alike(r) == 1);
-    if let (Some(usual), Some(odd)) = (usual, odd) {
-        let what = usual.iter().zip(odd).find_map(|(usual, odd)| first_difference(usual, odd)).unwrap_or_default();
-        ctx.meter.mismatch(format!("{case}: one of five equal runs gave different bits: {what}"));
-        return Ok(None);
-    }
-    let differ = runs.len() == 5;
-    if differ {
-        ctx.meter.count("nondeterministic_cases", 1);
-    }
-    let first = runs.swap_remove(0);
+        Steady::Odd(what) => {
+            ctx.meter.mismatch(format!("{case}: one of five equal runs gave different bits: {what}"));
+            return Ok(None);
+        }
+    };
     let bytes = first.iter().map(|t| t.bytes().len() as u64).sum();
     Ok(Some(Golden {
         op,
@@ -253,6 +242,38 @@ fn make(
     }))
 }
 
+/// What equal runs gave.
+pub(super) enum Steady {
+    /// Equal bits.
+    Always(Vec<HostTensor>),
+    /// Different bits more than once; the first result.
+    Never(Vec<HostTensor>),
+    /// Different bits in one of five, in words: a fault, whichever of them it is; the first one, too, may be wrong within its
+    /// bound.
+    Odd(String),
+}
+
+/// Runs twice more, and twice again unless all are equal.
+pub(super) fn steady(first: Vec<HostTensor>, mut run: impl FnMut() -> Result<Vec<HostTensor>>) -> Result<Steady> {
+    let mut runs = vec![first];
+    for extra in 0..4 {
+        if extra >= 2 && runs.iter().all(|r| *r == runs[0]) {
+            break;
+        }
+        runs.push(run()?);
+    }
+    let alike = |r: &Vec<HostTensor>| runs.iter().filter(|other| *other == r).count();
+    let usual = runs.iter().find(|r| runs.len() == 5 && alike(r) == 4);
+    let odd = runs.iter().find(|r| alike(r) == 1);
+    if let (Some(usual), Some(odd)) = (usual, odd) {
+        let what = usual.iter().zip(odd).find_map(|(usual, odd)| first_difference(usual, odd)).unwrap_or_default();
+        return Ok(Steady::Odd(what));
+    }
+    let differ = runs.len() == 5;
+    let first = runs.swap_remove(0);
+    Ok(if differ { Steady::Never(first) } else { Steady::Always(first) })
+}
+
 impl Golden {
     /// One whole call on operands made before: poison, upload, launch, download, compare all of it. `Some` says which
     /// element is wrong.
@@ -263,9 +284,12 @@ impl Golden {
         ctx: &Ctx<'_>,
     ) -> Result<Option<String>> {
         prepared.poison(q)?;
-        let got = prepared.call(q, &self.inputs, ctx.deadline())?;
-        let wrong = wrong(&self.want, &got, self.loose.as_deref());
-        Ok(wrong.map(|w| format!("{}: {w}", self.name)))
+        Ok(self.wrong(&prepared.call(q, &self.inputs, ctx.deadline())?))
+    }
+
+    /// Compares all of a result; `Some` says which element is wrong.
+    pub(super) fn wrong(&self, got: &[HostTensor]) -> Option<String> {
+        wrong(&self.want, got, self.loose.as_deref()).map(|w| format!("{}: {w}", self.name))
     }
 }
 
@@ -286,7 +310,7 @@ pub fn wrong(want: &[HostTensor], got: &[HostTensor], loose: Option<&[(Reference
 }
 
 /// The first element whose bits differ.
-fn first_difference(want: &HostTensor, got: &HostTensor) -> Option<String> {
+pub(super) fn first_difference(want: &HostTensor, got: &HostTensor) -> Option<String> {
     let size = want.dtype.size() as usize;
     let mut pairs = want.bytes().chunks(size).zip(got.bytes().chunks(size));
     let at = pairs.position(|(w, g)| w != g)?;
@@ -311,13 +335,14 @@ mod tests {
         let device: Arc<dyn crate::device::Device> = Arc::new(CpuDevice::new(1, Isa::detect(), Pin::Free).unwrap());
         let mut out = Vec::new();
         let meter = Meter::new(&mut out, 1, Cancel::new(), Duration::from_secs(60), None);
+        let same = Arc::clone(&device);
         let ctx = Ctx {
             device: Arc::clone(&device),
+            open: Arc::new(move || Ok(Arc::clone(&same))),
             seconds: 1.0,
             threads: 1,
             seed: 1,
             start: Instant::now(),
-            idle: false,
             kernels: crate::engine::KernelCache::off(),
             meter: &meter,
         };
