@@ -95,6 +95,20 @@ fn a_run_that_was_cut_off_goes_on_where_it_was() {
     assert_eq!((summary.exit_code, started), (0, vec!["alloc-cycle".to_string(), "concurrent".into()]));
 }
 
+/// A device that is not there, a limit that cannot be kept: `--resume` would only meet them again.
+#[test]
+fn a_run_that_never_began_is_not_gone_on_with() {
+    let dir = tempfile::tempdir().unwrap();
+    let cfg = StressConfig { journal: Some(dir.path().into()), ..config(&["alloc-cycle"], 1.0) };
+    for cfg in
+        [StressConfig { max_temp: Some(80.0), ..cfg.clone() }, StressConfig { device: Some("cuda:7".into()), ..cfg }]
+    {
+        let refused = run(&cfg, &Threads, &mut Collect::default(), &Cancel::new()).unwrap_err();
+        let e = resume(dir.path()).unwrap_err();
+        assert!(e.to_string().contains("is finished: not begun") && e.code() == Code::BadArgument, "{refused}: {e}");
+    }
+}
+
 #[test]
 fn what_went_wrong_before_the_end_stays_in_the_verdict() {
     let dir = tempfile::tempdir().unwrap();

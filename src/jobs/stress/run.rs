@@ -34,8 +34,28 @@ pub fn run(cfg: &StressConfig, spawn: &dyn Spawn, sink: &mut dyn Sink, cancel: &
     let cfg = &resumed.as_ref().map_or_else(|| cfg.clone(), |r| r.config(cfg));
     let resolved = cfg.resolve()?;
     let mut log = Log::open(cfg, resumed.as_ref(), sink);
+    let ended = from_the_list(cfg, &resolved, resumed.as_ref(), spawn, &mut log, sink, cancel);
+    // What never began is no run to go on with; what began may go on once the reason is gone.
+    if let (Err(e), None, false) = (&ended, &resumed, cancel.raised()) {
+        let (verdict, exit_code) = (Verdict::Inconclusive.name().into(), Verdict::Inconclusive.exit_code());
+        let summary = format!("not begun: {e}");
+        log.entry(&Entry::End { utc: utc_now(), verdict, exit_code, summary, complete: true }, sink);
+    }
+    ended
+}
+
+/// All that needs the devices.
+fn from_the_list(
+    cfg: &StressConfig,
+    resolved: &super::Resolved,
+    resumed: Option<&Resumed>,
+    spawn: &dyn Spawn,
+    log: &mut Log,
+    sink: &mut dyn Sink,
+    cancel: &Cancel,
+) -> Result<StressSummary> {
     let (devices, absent) = list(cfg, spawn, cancel)?;
-    if let Some(r) = &resumed {
+    if let Some(r) = resumed {
         r.check(&devices)?;
     }
     let mut summary = StressSummary {
@@ -48,7 +68,7 @@ pub fn run(cfg: &StressConfig, spawn: &dyn Spawn, sink: &mut dyn Sink, cancel: &
         not_tested: Vec::new(),
         findings: Vec::new(),
         remarks: Vec::new(),
-        resumed_phases: resumed.as_ref().map_or(0, |r| r.finished() as u64),
+        resumed_phases: resumed.map_or(0, |r| r.finished() as u64),
         by_device: Vec::new(),
         devices,
         absent,
@@ -57,8 +77,8 @@ pub fn run(cfg: &StressConfig, spawn: &dyn Spawn, sink: &mut dyn Sink, cancel: &
     if !allowed(cfg, resumed.is_some(), &mut summary, cancel)? {
         return Ok(finish(cfg, summary, 0, true, log, sink));
     }
-    let plans = plans(cfg, &resolved, resumed.as_ref(), &mut summary)?;
-    if resumed.as_ref().is_none_or(|r| r.plan.is_none()) {
+    let plans = plans(cfg, resolved, resumed, &mut summary)?;
+    if resumed.is_none_or(|r| r.plan.is_none()) {
         let of = |(device, phases): (&DeviceInfo, &Vec<Planned>)| PlanOf {
             id: device.id.clone(),
             uid: device.uid.clone(),
@@ -70,7 +90,7 @@ pub fn run(cfg: &StressConfig, spawn: &dyn Spawn, sink: &mut dyn Sink, cancel: &
         log.entry(&Entry::Plan { utc: utc_now(), devices, left_out: summary.not_tested.clone() }, sink);
     }
     let planned = plans.iter().map(Vec::len).sum();
-    if let Some(r) = &resumed {
+    if let Some(r) = resumed {
         let (done, cut) = (r.finished(), r.cut.len());
         sink.note(&format!("the run of {} goes on: {done} of {planned} phases were finished before", r.utc));
         if cut > 0 {
@@ -86,11 +106,11 @@ pub fn run(cfg: &StressConfig, spawn: &dyn Spawn, sink: &mut dyn Sink, cancel: &
         .iter()
         .zip(plans)
         .map(|(device, mut phases)| {
-            phases.retain(|p| resumed.as_ref().is_none_or(|r| !r.is_finished(p.scenario.name, &device.uid)));
+            phases.retain(|p| resumed.is_none_or(|r| !r.is_finished(p.scenario.name, &device.uid)));
             (device.clone(), phases)
         })
         .collect();
-    work(cfg, resolved.threads, &todo, spawn, cancel, &mut summary, &mut log, sink);
+    work(cfg, resolved.threads, &todo, spawn, cancel, &mut summary, log, sink);
     summary.interrupted = cancel.raised();
     Ok(finish(cfg, summary, planned, !cancel.raised(), log, sink))
 }
@@ -346,7 +366,7 @@ fn finish(
     mut summary: StressSummary,
     planned: usize,
     complete: bool,
-    mut log: Log,
+    log: &mut Log,
     sink: &mut dyn Sink,
 ) -> StressSummary {
     let phases: Vec<(String, Verdict)> = summary
