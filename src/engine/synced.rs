@@ -22,7 +22,7 @@
 //! newest. Whoever changes the data on the host holds the only borrow of it meanwhile, so no device can look before the change
 //! is made:
 //!
-//! ```compile_fail
+//! ```compile_fail,E0499
 //! # use gpuctl::{base::Attrs, engine::{Engine, Synced}};
 //! # fn main() -> gpuctl::base::Result<()> {
 //! # let engine = Engine::builder().profile("preset:always-cpu").build()?;

@@ -212,7 +212,7 @@ impl<T: Element> DeviceVec<T> {
 ///
 /// Data that go before the copies end do not compile:
 ///
-/// ```compile_fail
+/// ```compile_fail,E0597
 /// # fn main() -> gpuctl::base::Result<()> {
 /// # let engine = gpuctl::engine::Engine::builder().profile("preset:always-cpu").build()?;
 /// # let device = engine.on("cpu")?;
@@ -227,7 +227,7 @@ impl<T: Element> DeviceVec<T> {
 ///
 /// Nor do data that are written while they are copied:
 ///
-/// ```compile_fail
+/// ```compile_fail,E0506
 /// # fn main() -> gpuctl::base::Result<()> {
 /// # let engine = gpuctl::engine::Engine::builder().profile("preset:always-cpu").build()?;
 /// # let device = engine.on("cpu")?;
