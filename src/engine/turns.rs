@@ -147,7 +147,7 @@ mod tests {
         std::thread::scope(|s| {
             for _ in 0..64 {
                 s.spawn(|| {
-                    let thing = turns.take_in_turn(Duration::from_secs(60)).unwrap().unwrap_or(());
+                    let thing = turns.take_in_turn(Duration::from_secs(60)).unwrap().unwrap_or(1);
                     std::thread::yield_now();
                     turns.give(Some(thing), || false);
                 });
