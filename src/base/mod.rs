@@ -27,6 +27,7 @@ pub mod regret;
 pub mod rng;
 pub mod sha256;
 pub mod sink;
+pub mod soak;
 pub mod stats;
 pub mod system;
 pub mod telemetry;

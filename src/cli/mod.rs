@@ -19,6 +19,7 @@ mod profile;
 mod run;
 mod sizes;
 mod soak;
+mod soak_args;
 mod trace;
 mod trial;
 mod verify;

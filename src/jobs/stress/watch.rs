@@ -11,7 +11,7 @@ use crate::device::LedgerState;
 use crate::device::telemetry::{Telemetry, Watch};
 
 use super::clocks::{Clocks, Jump, Tick};
-use super::heat::Heat;
+use super::heat::{Heat, below_floor, cooled};
 use super::journal::{Entry, utc_now};
 use super::post::{Event, Post, Stop};
 use super::scenario::{Counts, Scenario};
@@ -217,7 +217,7 @@ pub(super) fn phase(
     // The rest of the phase must be worth a new worker.
     let worth = (0.1 * job.seconds).max(0.5);
     loop {
-        if !cooled(job, &mut heat, &mut told, post, stop, start) {
+        if !cooled(job, &mut heat, &mut told.card, post, stop, start) {
             told.evidence.interrupted = stop.raised();
             break;
         }
@@ -285,35 +285,6 @@ fn finding(job: &Job<'_>, verdict: Verdict, what: &str) -> Entry {
         uid: job.device.uid.clone(),
         verdict: verdict.name().into(),
         what: what.into(),
-    }
-}
-
-/// Waits until the card is cool enough to work on. False if the phase is over before.
-fn cooled(job: &Job<'_>, heat: &mut Heat, told: &mut Told<'_>, post: &Post, stop: Stop<'_>, start: Instant) -> bool {
-    let (mut begun, first) = (None, heat.why.is_empty());
-    loop {
-        told.card.iter_mut().for_each(Watch::tick);
-        let card = told.card.as_ref();
-        let left = job.seconds - start.elapsed().as_secs_f64();
-        let go = heat.cool(card, begun.is_some() || !first);
-        if !go && begun.is_none() && !heat.waits_for_the_first(card) {
-            begun = Some(Instant::now());
-            heat.pauses += 1;
-            if let Some(why) = heat.too_hot(card) {
-                heat.why = why;
-            } else if heat.why.is_empty() {
-                heat.why = "the card tells no temperature".into();
-            }
-            post.note(&format!("{} on {} pauses: {}", job.scenario.name, job.device.id, heat.why));
-        }
-        if go || left <= 0.0 || stop.raised() {
-            heat.paused += begun.map_or(0.0, |b| b.elapsed().as_secs_f64());
-            if go && begun.is_some() {
-                post.note(&format!("{} on {} goes on", job.scenario.name, job.device.id));
-            }
-            return go && !stop.raised() && (left > 0.0 || begun.is_none());
-        }
-        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
@@ -392,24 +363,6 @@ fn conclude(job: &Job<'_>, mut told: Told<'_>, heat: &Heat) -> (Verdict, StressR
         ..record
     };
     (verdict, record)
-}
-
-/// A phase that was too short for its scenario proves nothing; why one that was paused did too little.
-fn below_floor(job: &Job<'_>, judged: (Verdict, String), heat: &Heat) -> (Verdict, String) {
-    let least = job.scenario.least_seconds;
-    match judged {
-        (Verdict::Pass, _) if job.seconds < least && !job.cfg.below_floor => (
-            Verdict::Inconclusive,
-            format!(
-                "{:.1} s are below the scenario's floor of {least:.1} s; nothing was wrong until then",
-                job.seconds
-            ),
-        ),
-        (Verdict::Inconclusive, why) if heat.pauses > 0 => {
-            (Verdict::Inconclusive, format!("{why}; paused for {}: {}", units::seconds(heat.paused), heat.why))
-        }
-        other => other,
-    }
 }
 
 /// Time in which a worker may still tell of a standstill that was this program's own.
