@@ -125,7 +125,17 @@ fn quiet(id: &'static str, seconds: f64) {
     for Scenario { name, .. } in SCENARIOS {
         let device = open().unwrap();
         let start = Instant::now();
-        let told = phase(name, Arc::clone(&device), Some(Arc::clone(&open)), seconds, 60.0);
+        let mut told = phase(name, Arc::clone(&device), Some(Arc::clone(&open)), seconds, 60.0);
+        // What other tests leave of the machine may not suffice for a floor, so there are two more tries; a finding, a
+        // wrong result or an error stays one.
+        for _ in 0..2 {
+            let short = told.verdict() == Verdict::Inconclusive && told.findings.is_empty();
+            if !short || (told.counts.mismatches, told.counts.errors) != (0, 0) {
+                break;
+            }
+            println!("{id} {name}: once more: {:?}", told.verdict);
+            told = phase(name, Arc::clone(&device), Some(Arc::clone(&open)), 3.0 * seconds, 60.0);
+        }
         let (c, ledger) = (told.counts, told.ledger);
         println!(
             "{id} {name}: {:.2} s, {c:?} {:?} {:?}",

@@ -89,11 +89,8 @@ pub fn temperatures(devices: &[DeviceInfo], told: Option<&Told>, max: f64) -> Re
         };
         return Err(unwatched(max, &device.id, &why));
     }
-    match exempt.first() {
-        Some(first) if exempt.len() == devices.len() => {
-            let (id, why) = (&devices[0].id, first.rsplit(": ").next().unwrap_or(first));
-            Err(unwatched(max, id, why))
-        }
+    match devices.first().and_then(cardless) {
+        Some(why) if exempt.len() == devices.len() => Err(unwatched(max, &devices[0].id, why)),
         _ => Ok(exempt),
     }
 }
