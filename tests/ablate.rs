@@ -43,12 +43,12 @@ fn building_in_every_call_is_seen_to_cost() {
         println!("skipped: GPUCTL_REQUIRE does not name opencl");
         return;
     }
-    let records = on("cpu,opencl:0", &["relu"], &[1000], Env::default());
+    // Enough for several builds in a row, also where the driver has never seen the kernel and other tests run.
+    let records = within(2.0, "cpu,opencl:0", &["relu"], &[1000], Env::default());
     let rows = rows(&records);
     let of = |part: &str| *rows.iter().find(|r| r.without == part).unwrap();
     let cache = of("no-kernel-cache");
-    println!("no-kernel-cache: {:.1} times", cache.gain.unwrap());
-    assert!(cache.gain_ci.unwrap()[0] > 3.0, "{cache:?}");
+    assert!(cache.gain_ci.is_some_and(|ci| ci[0] > 3.0), "{cache:?}");
     assert!(of("no-pool").gain.is_some_and(f64::is_finite));
     let pageable = of("pageable");
     assert_eq!(pageable.status, Status::Unsupported, "OpenCL 1.2 has no page-locked memory: {pageable:?}");

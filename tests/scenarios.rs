@@ -16,7 +16,7 @@ use gpuctl::jobs::stress::scenario::{Counts, Open, SCENARIOS, Scenario, find};
 use gpuctl::jobs::stress::{Evidence, Limits, Line, Phase, Verdict, judge, run_phase, run_phase_opening};
 
 /// What a phase said.
-#[derive(Default)]
+#[derive(Default, Debug)]
 struct Told {
     counts: Counts,
     counters: BTreeMap<String, u64>,
@@ -39,8 +39,12 @@ const THREADS: u32 = 4;
 
 /// Runs a phase in this thread and judges it as the parent would.
 fn phase(scenario: &str, device: Arc<dyn Device>, open: Option<Open>, seconds: f64, heartbeat: f64) -> Told {
-    let phase =
-        Phase { scenario: scenario.into(), seconds, threads: THREADS, heartbeat, seed: 7, inject: None, trace: None };
+    told(Phase { scenario: scenario.into(), seconds, heartbeat, ..Phase::default() }, device, open)
+}
+
+fn told(phase: Phase, device: Arc<dyn Device>, open: Option<Open>) -> Told {
+    let phase = Phase { threads: THREADS, seed: 7, ..phase };
+    let (scenario, seconds) = (phase.scenario.as_str(), phase.seconds);
     let mut out = Vec::new();
     let kernels = KernelCache::off();
     match open {
@@ -104,7 +108,7 @@ const SHOWN: [(&str, &[&str]); 14] = [
     ("memory", &["passes", "memory_bytes", "random_reads"]),
     ("concurrent", &["threads", "engine_calls", "engines", "scaling_percent"]),
     ("transfer-integrity", &["kinds_of_memory"]),
-    ("alloc-cycle", &["lulls", "distinct_sizes", "pool_hits"]),
+    ("alloc-cycle", &["lulls", "distinct_sizes", "pool_hits", "cycles_bare_raw", "cycles_bare_pooled"]),
     ("device-loss", &["recoveries", "fallbacks"]),
     ("oom", &["ends_of_memory_injected", "fallbacks_when_full", "calls_when_full", "too_large_refused"]),
     ("churn", &["calls"]),
@@ -296,6 +300,50 @@ fn a_leak_of_a_device_opened_besides_is_found() {
         });
         let told = phase(name, device, Some(leaking), 0.1, 1.0);
         assert_eq!(told.verdict(), Verdict::Leak, "{name}: {:?}", told.verdict);
+    }
+}
+
+/// A kernel that leaves its buffer ends its process, or loses the device there; here the device works on.
+#[test]
+fn a_kernel_that_goes_astray_loses_the_device_elsewhere() {
+    let Some(open) = opener("opencl:0") else { return };
+    let lose = |victim: &str| {
+        let phase = Phase {
+            scenario: "device-loss".into(),
+            seconds: 1.0,
+            heartbeat: 60.0,
+            victim: Some(victim.into()),
+            ..Phase::default()
+        };
+        told(phase, open().unwrap(), Some(Arc::clone(&open)))
+    };
+    let sound = lose(env!("CARGO_BIN_EXE_gpuctl"));
+    let lost = sound.count("losses_ended_the_process") + sound.count("losses_told");
+    assert!(sound.verdict() == Verdict::Pass && lost > 0 && sound.count("losses_real") == lost, "{sound:?}");
+    assert!(!sound.not_tested.iter().any(|n| n.contains("a real loss")), "{:?}", sound.not_tested);
+    // Programs that end before a kernel was launched have lost nothing.
+    for victim in ["/bin/true", "/bin/false"].into_iter().filter(|p| std::path::Path::new(p).exists()) {
+        let nothing = lose(victim);
+        assert_eq!((nothing.verdict(), nothing.count("losses_real")), (Verdict::Error, 0), "{nothing:?}");
+        assert!(nothing.findings[0].contains("did not get that far"), "{:?}", nothing.findings);
+    }
+}
+
+/// Where no kernel can leave its buffer none is tried.
+#[test]
+fn a_device_without_stray_kernels_is_lost_by_other_means() {
+    for id in ["cpu", "sim:h200"] {
+        let open = opener(id).unwrap();
+        let phase = Phase {
+            scenario: "device-loss".into(),
+            seconds: 0.2,
+            heartbeat: 60.0,
+            victim: Some("/nowhere".into()),
+            ..Phase::default()
+        };
+        let told = told(phase, open().unwrap(), Some(open));
+        assert_eq!((told.verdict(), told.count("losses_real")), (Verdict::Pass, 0), "{id}: {told:?}");
+        assert!(told.count("losses_injected") > 0 && told.not_tested.iter().any(|n| n.contains("a real loss")));
     }
 }
 

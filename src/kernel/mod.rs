@@ -32,6 +32,7 @@ pub mod plan_window;
 mod rules_c;
 mod rules_wgsl;
 pub mod source;
+pub mod stray;
 pub mod window;
 
 /// Version of the kernels: part of what names a compiled one that was kept. A higher one makes all kept kernels void; needed

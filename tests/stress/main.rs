@@ -487,8 +487,11 @@ fn the_plan_fits_the_time_and_says_what_has_no_room() {
     let Some(Record::StressRun(whole)) = sink.records.last() else { panic!("{:?}", sink.records.last()) };
     assert_eq!((whole.scenarios_passed, whole.scenarios), (2, SCENARIOS.len() as u64));
 
-    let (summary, _) = soak(&config(&["alloc-cycle"], 0.5));
+    assert!(!sink.notes.iter().any(|n| n.contains("cannot end in a pass")), "{:?}", sink.notes);
+    let (summary, sink) = soak(&config(&["alloc-cycle"], 0.5));
     assert_eq!((summary.verdict, summary.exit_code), (Verdict::Inconclusive, 4));
+    let early = "cannot end in a pass: the scenarios that were asked for need 1.00 s together";
+    assert!(sink.notes.iter().any(|n| n.contains(early)), "{:?}", sink.notes);
     assert!(summary.records[0].reason.contains("below the scenario's floor of 1.0 s"), "{}", summary.records[0].reason);
 }
 

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::base::record::{StressRecord, StressRunRecord};
 use crate::base::rng::fnv1a64;
+use crate::base::units;
 use crate::base::{Cancel, Code, DeviceInfo, Error, Progress, Record, Result, Sink};
 use crate::device::telemetry::Telemetry;
 
@@ -76,6 +77,11 @@ fn from_the_list(
     };
     if !allowed(cfg, resumed.is_some(), &mut summary, cancel)? {
         return Ok(finish(cfg, summary, 0, true, log, sink));
+    }
+    let floors: f64 = resolved.scenarios.iter().map(|s| s.least_seconds).sum();
+    if !cfg.scenarios.is_empty() && floors > cfg.seconds {
+        let (has, needs) = (units::seconds(cfg.seconds), units::seconds(floors));
+        sink.note(&format!("{has} cannot end in a pass: the scenarios that were asked for need {needs} together"));
     }
     let plans = plans(cfg, resolved, resumed, &mut summary)?;
     if resumed.is_none_or(|r| r.plan.is_none()) {

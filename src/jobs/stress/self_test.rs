@@ -332,6 +332,7 @@ mod tests {
             seed: 1,
             inject: None,
             trace: None,
+            victim: None,
         };
         let mut out = Vec::new();
         run_phase(device, &phase, KernelCache::off(), &mut out, Cancel::new()).unwrap();

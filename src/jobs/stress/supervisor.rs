@@ -59,6 +59,10 @@ pub trait Child: Send {
 pub trait Spawn: Sync {
     /// Starts a worker on a task (the JSON of a [`Task`]).
     fn spawn(&self, task: &str) -> Result<Box<dyn Child>>;
+    /// The program that it starts, if workers are processes.
+    fn program(&self) -> Option<PathBuf> {
+        None
+    }
 }
 
 /// Starts `path stress-worker TASK`.
@@ -113,6 +117,9 @@ impl Spawn for Exe {
         }
         Ok(Box::new(Process { child, errors }))
     }
+    fn program(&self) -> Option<PathBuf> {
+        Some(self.path.clone())
+    }
 }
 
 impl Child for Process {
@@ -165,7 +172,7 @@ pub(super) fn host() -> record::Host {
 
 /// The devices of the selection, through a child: the probe itself may crash or hang.
 pub(super) fn list(cfg: &StressConfig, spawn: &dyn Spawn, cancel: &Cancel) -> Result<(Vec<DeviceInfo>, Vec<Absence>)> {
-    let task = task_text(&Task { device: cfg.device.clone(), phase: None })?;
+    let task = task_text(&Task { device: cfg.device.clone(), phase: None, lose: false })?;
     let mut child = spawn.spawn(&task)?;
     let lines = reader(child.as_mut());
     // Creating the contexts of a node full of GPUs takes seconds; a minute means that a driver is wedged.
@@ -211,7 +218,8 @@ pub(super) fn task_text(task: &Task) -> Result<String> {
 
 /// The task of one phase.
 pub(super) fn phase_task(device: &DeviceInfo, scenario: &Scenario, phase: Phase) -> Task {
-    Task { device: Some(device.id.clone()), phase: Some(Phase { scenario: scenario.name.into(), ..phase }) }
+    let phase = Some(Phase { scenario: scenario.name.into(), ..phase });
+    Task { device: Some(device.id.clone()), phase, lose: false }
 }
 
 /// Reads a worker's lines on a thread of its own, so that every wait of the parent can be bounded. Lines that are no

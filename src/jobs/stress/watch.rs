@@ -169,7 +169,7 @@ impl Told<'_> {
                 self.now.errors = self.now.errors.saturating_add(release_errors.len() as u64);
                 self.record.findings.extend(release_errors.into_iter().map(|e| format!("on release: {e}")));
             }
-            Line::Devices { .. } | Line::Stalled { .. } | Line::Refused(_) => {}
+            Line::Devices { .. } | Line::Stalled { .. } | Line::Refused(_) | Line::Lost { .. } => {}
         }
     }
 
@@ -389,6 +389,8 @@ fn attempt(
         seed: job.seed,
         inject: job.cfg.inject.clone(),
         trace: job.cfg.trace.clone(),
+        // Some services that share a card among processes end all of them for one's fault.
+        victim: spawn.program().filter(|_| !job.cfg.shared),
     };
     let task = phase_task(job.device, job.scenario, phase);
     let mut child = match task_text(&task).and_then(|t| spawn.spawn(&t)) {

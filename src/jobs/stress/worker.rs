@@ -31,10 +31,13 @@ pub struct Task {
     pub device: Option<String>,
     /// The phase; `None` only lists the devices.
     pub phase: Option<Phase>,
+    /// Instead of either: lose the device for real, see what becomes of it, and die of it if need be.
+    #[serde(default)]
+    pub lose: bool,
 }
 
 /// One phase: a scenario on one device.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Phase {
     /// Scenario name.
     pub scenario: String,
@@ -51,6 +54,9 @@ pub struct Phase {
     /// Folder for the worker's part of a trace.
     #[serde(default)]
     pub trace: Option<PathBuf>,
+    /// The program that may be started to lose the device for real ([`Task::lose`]); `None`: losses are only injected.
+    #[serde(default)]
+    pub victim: Option<PathBuf>,
 }
 
 /// What a worker says, one JSON object per line.
@@ -110,6 +116,15 @@ pub enum Line {
         /// Errors of releases, which had nobody to return to.
         release_errors: Vec<String>,
     },
+    /// What became of a device that was to be lost for real, in the process that lost it.
+    Lost {
+        /// The error that the driver gave; `None` if it noticed nothing.
+        seen: Option<Told>,
+        /// The device was opened again and used.
+        back: bool,
+        /// A wrong result on the way.
+        wrong: Option<String>,
+    },
     /// The worker cannot do the task.
     Refused(Told),
 }
@@ -137,16 +152,19 @@ pub fn worker(task: &str, out: &mut (dyn Write + Send), env: &Env) -> Result<()>
 pub fn run_task(task: &str, out: &mut (dyn Write + Send), env: &Env, stop: Cancel) -> Result<()> {
     let task: Task = serde_json::from_str(task)
         .map_err(|e| Error::new(Code::BadArgument, "the worker's task is not valid").caused_by(e))?;
+    if task.lose {
+        os::expendable();
+    }
     let select = task.device.as_deref().map_or(Ok(Select::Default), Select::parse)?;
     // Workers of the CPU device stay unpinned: a soak shares the machine with others.
     let rig = match open(&select, env, CpuConfig { threads: 0, pin: Pin::Free }) {
         Ok(rig) => rig,
         Err(e) => return say(out, &Line::Refused((&e).into())),
     };
-    let Some(phase) = task.phase else {
+    if task.phase.is_none() && !task.lose {
         let devices = rig.devices.iter().map(|d| d.info().clone()).collect();
         return say(out, &Line::Devices { devices, absent: rig.absent });
-    };
+    }
     let missing = || Error::new(Code::DeviceMissing, "the selection holds no device");
     let Some(device) = rig.devices.into_iter().next() else {
         return say(out, &Line::Refused((&missing()).into()));
@@ -156,7 +174,14 @@ pub fn run_task(task: &str, out: &mut (dyn Write + Send), env: &Env, stop: Cance
         let rig = open(&select, &again, CpuConfig { threads: 0, pin: Pin::Free })?;
         rig.devices.into_iter().next().ok_or_else(missing)
     };
-    run_phase_opening(device, Arc::new(open), &phase, KernelCache::of(env).read_only(), out, stop)
+    let (open, kernels): (Open, _) = (Arc::new(open), KernelCache::of(env).read_only());
+    match task.phase {
+        Some(phase) => run_phase_opening(device, open, &phase, kernels, out, stop),
+        None => match scenario::victim(device, open, kernels, &mut |line| say(out, line)) {
+            Ok(()) => Ok(()),
+            Err(e) => say(out, &Line::Refused((&e).into())),
+        },
+    }
 }
 
 fn say(out: &mut (dyn Write + Send), line: &Line) -> Result<()> {
@@ -237,6 +262,7 @@ fn work(
         seed: phase.seed,
         start,
         kernels,
+        victim: phase.victim.clone(),
         meter: &meter,
     };
     let idle = *planted == Planted::Zero;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::base::{Attr, Attrs, Backend, Code, Env, Error, HostTensor, Result};
+use crate::base::{Attr, Attrs, Backend, Code, DeviceInfo, Env, Error, HostTensor, Result};
 use crate::device::probe::Select;
-use crate::engine::{Engine, EngineBuilder, Outcome, Placement, RecoveryConfig};
+use crate::engine::{Engine, EngineBuilder, KernelCache, Outcome, Placement, RecoveryConfig};
 
 use super::{Ctx, Open};
 
@@ -49,33 +49,47 @@ impl Known {
 
     /// Makes the call. What is wrong with its result is counted.
     pub(super) fn call(&self, ctx: &Ctx<'_>, engine: &Engine) -> Result<Outcome> {
+        let (out, wrong) = self.made(engine)?;
+        if let Some(wrong) = wrong {
+            ctx.meter.mismatch(wrong);
+        }
+        Ok(out)
+    }
+
+    /// Makes the call; what is wrong with its result, in words.
+    pub(super) fn made(&self, engine: &Engine) -> Result<(Outcome, Option<String>)> {
         let [a, b, c] = &self.operands;
         let out = engine.run(Self::OP, &[a, b, c], &self.attrs)?;
         let got = match out.outputs.first() {
             Some(y) => y.to_vec::<f32>()?,
             None => Vec::new(),
         };
-        if got.len() != self.want.len() {
-            ctx.meter.mismatch(format!("{} on {}: {} elements", out.case, out.ran_on, got.len()));
-        } else if let Some(i) = (0..got.len()).find(|i| got[*i] != self.want[*i]) {
-            let (got, want) = (got[i], self.want[i]);
-            ctx.meter.mismatch(format!("{} on {}: element {i} is {got:e}, not {want:e}", out.case, out.ran_on));
-        }
-        Ok(out)
+        let what = if got.len() == self.want.len() {
+            let at = (0..got.len()).find(|i| got[*i] != self.want[*i]);
+            at.map(|i| format!("element {i} is {:e}, not {:e}", got[i], self.want[i]))
+        } else {
+            Some(format!("{} elements", got.len()))
+        };
+        let wrong = what.map(|what| format!("{} on {}: {what}", out.case, out.ran_on));
+        Ok((out, wrong))
     }
 }
 
 /// Settings of an engine whose calls go to the device that `open` gives, and to no other.
 pub(super) fn engine(ctx: &Ctx<'_>, open: Open) -> EngineBuilder {
-    let info = ctx.device.info();
+    engine_of(ctx.device.info(), open, &ctx.kernels, ctx.deadline())
+}
+
+/// The same without a phase.
+pub(super) fn engine_of(info: &DeviceInfo, open: Open, kernels: &KernelCache, deadline: Duration) -> EngineBuilder {
     let rest = if info.backend == Backend::Sim { VIRTUAL_REST } else { REST };
     let there = Placement::ForceGpu(info.uid.clone());
     Engine::builder()
         .env(Env::default())
         .threads(1)
         .without_trials()
-        .kernel_cache(ctx.kernels.clone())
-        .deadline(ctx.deadline())
+        .kernel_cache(kernels.clone())
+        .deadline(deadline)
         .recovery(RecoveryConfig { first: rest, ..RecoveryConfig::default() })
         .devices(Select::Named(Vec::new()))
         .device_from(move || open())

@@ -2,7 +2,8 @@
 //! again, hear a known answer from it and use it.
 //!
 //! Where an API has a call that loses a device (wgpu's `destroy`) the loss is real; elsewhere the driver's answer is replaced.
-//! Counters say how many of each there were.
+//! Where a kernel can leave its buffer (CUDA, OpenCL) one does, in a process of its own ([`astray`]). Counters say how many of
+//! each there were.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,8 +14,8 @@ use crate::device::Device;
 use crate::device::faulty::{Fault, FaultPlan, Faulty, On, Rule, When};
 use crate::engine::Engine;
 
-use super::Ctx;
 use super::known::{Known, engine, settled};
+use super::{Ctx, astray};
 
 /// Kinds of calls at which it is lost.
 const CALLS: [(On, &str); 6] = [
@@ -26,13 +27,32 @@ const CALLS: [(On, &str); 6] = [
     (On::Build, "build"),
 ];
 
+/// Rounds between two real losses by a kernel, each of which costs a process.
+const EVERY: usize = 4 * CALLS.len();
+
 pub(super) fn run(ctx: &Ctx<'_>) -> Result<()> {
     let known = Known::new(ctx.seed)?;
     ctx.meter.testing();
     let (mut real, mut possible) = (0, true);
-    let mut round = 0;
+    let (mut round, mut strays) = (0, 0);
+    let mut victim = ctx.victim.as_deref();
+    let mut why = format!("{} has no call that loses one device", ctx.device.info().backend);
     while ctx.running() {
         let from = Instant::now();
+        if let (Some(program), true) = (victim, round >= strays * EVERY) {
+            ctx.meter.doing(0, &format!("real loss {strays}, in a process of its own"));
+            strays += 1;
+            match astray::lose(ctx, &known, program) {
+                Ok(Ok(bytes)) => {
+                    real += 1;
+                    ctx.meter.count("losses_real", 1);
+                    ctx.meter.cycle(0, bytes, bytes, from.elapsed().as_secs_f64());
+                }
+                Ok(Err(none)) => (victim, why) = (None, none),
+                Err(e) => ctx.meter.survive(e)?,
+            }
+            continue;
+        }
         let (on, what) = CALLS[round % CALLS.len()];
         // Real losses and injected ones in turns, where both can be had.
         let wanted = possible && round % (2 * CALLS.len()) < CALLS.len();
@@ -55,8 +75,7 @@ pub(super) fn run(ctx: &Ctx<'_>) -> Result<()> {
         round += 1;
     }
     if real == 0 {
-        let backend = ctx.device.info().backend;
-        ctx.meter.not_tested(format!("a real loss: {backend} has no call that loses one device; losses were injected"));
+        ctx.meter.not_tested(format!("a real loss: {why}; losses were injected"));
     }
     Ok(())
 }

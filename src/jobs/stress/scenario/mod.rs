@@ -4,6 +4,7 @@
 //! no, reports through the [`Meter`], and has given everything back when it returns.
 
 mod alloc;
+mod astray;
 mod burn;
 mod churn;
 mod concurrent;
@@ -21,6 +22,7 @@ mod transfer;
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -30,6 +32,8 @@ use crate::device::{Device, LedgerState, Queue};
 use crate::engine::{KernelCache, Runner};
 
 use super::worker::Line;
+
+pub(super) use astray::victim;
 
 /// One scenario.
 #[derive(Debug)]
@@ -200,6 +204,8 @@ pub struct Ctx<'a> {
     /// Compiled kernels that earlier processes kept. None is added: fetching them is work that a soak would take for the
     /// device's, and memory that it would take for a leak.
     pub kernels: KernelCache,
+    /// The program whose worker may lose the device for real, in a process of its own; `None` where that is not wanted.
+    pub victim: Option<PathBuf>,
     /// Where work is reported.
     pub meter: &'a Meter<'a>,
 }
