@@ -96,6 +96,10 @@ fn a_slow_leak_is_found_within_two_hours() {
 fn reported(inject: Option<&str>, scenarios: &str) -> (tempfile::TempDir, Option<i32>, serde_json::Value) {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name).display().to_string();
+    // An older state, which a collector of a group may read.
+    std::fs::write(at("r.prom"), "old\n").unwrap();
+    #[cfg(unix)]
+    std::fs::set_permissions(at("r.prom"), std::os::unix::fs::PermissionsExt::from_mode(0o640)).unwrap();
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_gpuctl"));
     command.args([
         "stress",
@@ -150,6 +154,12 @@ fn reports_tell_a_pass() {
     assert_eq!(code, Some(0), "{doc}");
     let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
     let metrics = samples(&read("r.prom"));
+    #[cfg(unix)]
+    {
+        let mode =
+            std::os::unix::fs::PermissionsExt::mode(&dir.path().join("r.prom").metadata().unwrap().permissions());
+        assert_eq!(mode & 0o777, 0o640, "who could read the old file can read the new one, and nobody else");
+    }
     let uid = doc["devices"][0]["uid"].as_str().unwrap();
     let of = |name: &str, more: &str| metrics[&format!("gpuctl_stress_{name}{{device=\"cpu\",uid=\"{uid}\"{more}}}")];
     let sum = |field: &str| phases(&doc).map(|r| r[field].as_f64().unwrap()).sum::<f64>();

@@ -41,8 +41,8 @@ impl std::fmt::Debug for Golden {
 pub struct Candidates {
     /// Cases, the first of every op and dtype before the second of any.
     pub cases: Vec<(&'static OpDesc, Case)>,
-    /// Left out, with reasons.
-    pub left_out: Vec<String>,
+    /// Left out: what, and why.
+    pub left_out: Vec<(String, String)>,
 }
 
 /// The cases of the whole table that fit the device: the smoke tier and sizes of the sweep, at most `max_bytes` each.
@@ -53,7 +53,7 @@ pub fn candidates(runner: &Runner, max_bytes: u64) -> Candidates {
     for op in op::all() {
         if op.kernels.iter().any(|k| matches!(k.body, Body::Action(Action::Build))) {
             // Its programs never repeat: what drivers keep of each would look like a leak.
-            left_out.push(format!("{}: builds ever new programs, which drivers keep", op.name));
+            left_out.push((op.name.into(), "builds ever new programs, which drivers keep".into()));
             continue;
         }
         for dtype in op.dtypes {
@@ -69,9 +69,10 @@ pub fn candidates(runner: &Runner, max_bytes: u64) -> Candidates {
                 }
             });
             if let (true, Some(why)) = (cases.is_empty(), &reason) {
-                left_out.push(format!("{} {dtype}: {why}", op.name));
+                left_out.push((format!("{} {dtype}", op.name), why.clone()));
             } else if let Some(why) = &reason {
-                left_out.push(format!("{} {dtype}: {} of {before} cases: {why}", op.name, before - cases.len()));
+                let some = format!("{} {dtype} ({} of {before} cases)", op.name, before - cases.len());
+                left_out.push((some, why.clone()));
             }
             ranked.extend(cases.into_iter().enumerate().map(|(rank, c)| (rank, op, c)));
         }
@@ -121,8 +122,8 @@ pub fn build(
     let (mut late, mut full, mut total) = (0u64, 0u64, 0u64);
     let mut unseen: Vec<String> = Vec::new();
     let mut goldens = Vec::new();
-    for what in candidates.left_out {
-        ctx.meter.not_tested(what);
+    for line in by_reason(candidates.left_out) {
+        ctx.meter.not_tested(line);
     }
     let mut lease = runner.lease()?;
     for (op, case) in candidates.cases {
@@ -173,17 +174,42 @@ pub fn build(
         ctx.meter.not_tested(format!("{late} larger cases: no time for their references; a longer run includes them"));
     }
     if !unseen.is_empty() {
-        let (count, few) = (unseen.len(), unseen[..unseen.len().min(5)].join(", "));
-        let more = if count > 5 { format!(" and {} more", count - 5) } else { String::new() };
         ctx.meter.not_tested(format!(
-            "{count} ops with a dtype: no time to compile their kernels and to make references; a longer run, or one after \
-             it, includes them: {few}{more}"
+            "{} ops with a dtype: no time to compile their kernels and to make references; a longer run, or one after it, \
+             includes them: {}",
+            unseen.len(),
+            first_of(&unseen)
         ));
     }
     if full > 0 {
         ctx.meter.not_tested(format!("{full} larger cases: their references would exceed the memory set aside"));
     }
     Ok(goldens)
+}
+
+/// A line per reason: a device without a number type lacks it in every op. The variants of a kernel that all say the same give
+/// one reason.
+fn by_reason(left_out: Vec<(String, String)>) -> Vec<String> {
+    let mut reasons: Vec<(String, Vec<String>)> = Vec::new();
+    for (what, why) in left_out {
+        let inner = why.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')')).filter(|r| !r.contains('('));
+        let why = inner.unwrap_or(&why);
+        match reasons.iter_mut().find(|(reason, _)| reason == why) {
+            Some((_, all)) => all.push(what),
+            None => reasons.push((why.to_string(), vec![what])),
+        }
+    }
+    let line = |(why, all): (String, Vec<String>)| match &all[..] {
+        [one] => format!("{one}: {why}"),
+        _ => format!("{} ops with a dtype: {why}: {}", all.len(), first_of(&all)),
+    };
+    reasons.into_iter().map(line).collect()
+}
+
+/// The first few, and how many more there are.
+fn first_of(all: &[String]) -> String {
+    let few = all[..all.len().min(5)].join(", ");
+    if all.len() > 5 { format!("{few} and {} more", all.len() - 5) } else { few }
 }
 
 /// One reference. `None` if the result is wrong (the meter knows) or no limit is published for it.
@@ -344,6 +370,7 @@ mod tests {
             seed: 1,
             start: Instant::now(),
             kernels: crate::engine::KernelCache::off(),
+            victim: None,
             meter: &meter,
         };
         let runner = Runner::new(Arc::clone(&device));
@@ -354,6 +381,28 @@ mod tests {
         let goldens = build(&ctx, &runner, few, budget, 1 << 30).unwrap();
         let names = goldens.iter().map(|g| format!("{} {}", g.op.name, g.case.dtype)).collect();
         (names, String::from_utf8(out).unwrap())
+    }
+
+    #[test]
+    fn what_is_left_out_for_one_reason_is_one_line() {
+        let short = "flat (no i8: WGSL stores no integers below 32 bits)";
+        let pairs = |all: &[(&str, &str)]| all.iter().map(|(a, b)| (a.to_string(), b.to_string())).collect();
+        let lines = by_reason(pairs(&[
+            ("compile", "builds ever new programs"),
+            ("add i8", short),
+            ("pad f64", "flat (no f64); rows (no f64)"),
+            ("gemm i8", &short.replace("flat", "tiled")),
+        ]));
+        assert_eq!(
+            lines,
+            [
+                "compile: builds ever new programs",
+                "2 ops with a dtype: no i8: WGSL stores no integers below 32 bits: add i8, gemm i8",
+                "pad f64: flat (no f64); rows (no f64)",
+            ]
+        );
+        let seven: Vec<_> = (0..7).map(|i| (format!("op{i} i8"), short.to_string())).collect();
+        assert!(by_reason(seven)[0].ends_with("op4 i8 and 2 more"));
     }
 
     #[test]
