@@ -89,6 +89,7 @@ fn run(line: &Line, folder: &Path, binary: &Path) -> Result<(), String> {
             None => std::thread::sleep(Duration::from_millis(20)),
         }
     };
+    eprintln!("{:6.1} s  {}", begun.elapsed().as_secs_f64(), line.command);
     if status.code() == Some(line.exit) {
         return Ok(());
     }

@@ -175,7 +175,7 @@ fn a_hot_card_gets_a_pause() {
     let folder = tempfile::tempdir().unwrap();
     let (root, card) = card_tree(folder.path());
     let sensor = card.join("hwmon/hwmon0/temp1_input");
-    let base = StressConfig { max_temp: Some(80.0), ..config(&["alloc-cycle"], 8.0) };
+    let base = StressConfig { max_temp: Some(80.0), ..config(&["alloc-cycle"], 10.0) };
     // Asked every 2 s: cool, hot at the second answer, cool again at the third.
     let heat = std::thread::spawn(move || {
         for (after, text) in [(1000, "90000\n"), (2200, "78000\n"), (2000, "74000\n")] {
@@ -189,7 +189,7 @@ fn a_hot_card_gets_a_pause() {
     assert_eq!((r.verdict.as_str(), started), ("pass", 2), "a new worker after the pause: {r:?}");
     // 78 degrees are below the limit, but not by 5: it goes on only at 74.
     assert!(r.paused_seconds > 2.5 && r.paused_seconds < 7.0, "{}", r.paused_seconds);
-    assert!(r.seconds < 8.0 - r.paused_seconds + 0.5, "{} tested, {} paused", r.seconds, r.paused_seconds);
+    assert!(r.seconds < 10.0 - r.paused_seconds + 0.5, "{} tested, {} paused", r.seconds, r.paused_seconds);
     assert!(r.remarks.iter().any(|t| t.contains("paused 1 times") && t.contains("90 C")), "{:?}", r.remarks);
     assert_eq!((r.restarts, r.findings.len()), (0, 0));
 

@@ -18,7 +18,7 @@ const MAX_BYTES: u64 = 1 << 20;
 const HELD: usize = 64;
 const HELD_BYTES: u64 = 64 << 20;
 /// Cycles between two lulls.
-const LULL: u64 = 256;
+const LULL: u64 = 128;
 /// Bytes looked at in each of three places of a buffer.
 const SPOT: u64 = 64;
 /// Bare cycles between two looks at the clock, of which the first goes past the pool.
