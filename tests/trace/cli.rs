@@ -95,7 +95,7 @@ fn every_job_that_runs_kernels_traces() {
         "run relu --in x.npy --out y.npy --profile always-cpu",
         "stress --seconds 3 --scenario concurrent --device cpu --no-journal",
         "devices --trial --op relu --dtype f32 --device cpu",
-        "devices --measure --device sim:h200 --budget 300ms --processes 2",
+        "devices --measure --device sim:laptop:timing --budget 300ms --processes 2",
     ] {
         let ran = gpuctl(folder.path(), &format!("{args} --trace t.json").split(' ').collect::<Vec<_>>());
         assert_eq!(ran.code, Some(0), "{args}: {}", ran.stderr);
