@@ -94,11 +94,7 @@ pub(super) fn run(ctx: &Ctx<'_>) -> Result<()> {
                     return Err(e);
                 }
             }
-            if let Err(e) = bare.catch_up(ctx, &pool, &rng, cycle)
-                && !ctx.meter.failed(&e)
-            {
-                return Err(e);
-            }
+            bare.catch_up(ctx, &pool, &rng, cycle).or_else(|e| ctx.meter.survive(e))?;
             pool.trim();
             let now = ctx.device.ledger().state();
             ctx.meter.quiet(now);
@@ -107,6 +103,10 @@ pub(super) fn run(ctx: &Ctx<'_>) -> Result<()> {
             }
             ctx.meter.count("lulls", 1);
         }
+    }
+    // What came since the last lull.
+    if !ctx.meter.stop.raised() {
+        bare.catch_up(ctx, &pool, &rng, cycle).or_else(|e| ctx.meter.survive(e))?;
     }
     let q = lease.queue()?;
     for old in held.drain(..) {

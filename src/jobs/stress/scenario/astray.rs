@@ -134,9 +134,9 @@ pub(super) fn lose(ctx: &Ctx<'_>, known: &Known, program: &Path) -> Result<std::
         _ if ctx.meter.stop.raised() => Ok(Ok(bytes)),
         (Some((_, _, Some(wrong))), ..) => failed(format!("a result after a real loss is wrong: {wrong}")),
         (Some((Some(told), back, None)), ..) => {
-            let class = told.error().class();
-            if !matches!(class, Class::Lost | Class::Sticky) {
-                return failed(format!("a write outside of every buffer is told as {}: {}", told.code, told.detail));
+            let error = told.error();
+            if !matches!(error.class(), Class::Lost | Class::Sticky) {
+                return failed(format!("a write outside of every buffer is told as: {error}"));
             }
             ctx.meter.count("losses_told", 1);
             ctx.meter.count("losses_and_back", u64::from(back));

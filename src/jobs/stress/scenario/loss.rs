@@ -174,7 +174,11 @@ fn released(ctx: &Ctx<'_>, opened: &Mutex<Vec<Arc<dyn Device>>>) {
     let opened = std::mem::take(&mut *opened.lock().unwrap_or_else(PoisonError::into_inner));
     let start = Instant::now();
     for device in opened.iter().filter(|d| d.serial() != ctx.device.serial()) {
-        while device.ledger().state().buffers > 0 && start.elapsed() < ctx.deadline() && !ctx.meter.stop.raised() {
+        let held = || {
+            let now = device.ledger().state();
+            now.buffers + now.pinned + now.objects()
+        };
+        while held() > 0 && start.elapsed() < ctx.deadline() && !ctx.meter.stop.raised() {
             std::thread::sleep(Duration::from_millis(2));
             ctx.meter.step(0);
         }
