@@ -49,7 +49,12 @@ fn building_in_every_call_is_seen_to_cost() {
     let of = |part: &str| *rows.iter().find(|r| r.without == part).unwrap();
     let cache = of("no-kernel-cache");
     assert!(cache.gain_ci.is_some_and(|ci| ci[0] > 3.0), "{cache:?}");
-    assert!(of("no-pool").gain.is_some_and(f64::is_finite));
+    let pool = of("no-pool");
+    assert!(pool.gain.is_some_and(f64::is_finite), "{pool:?}");
+    // Two buffers of 4 KB a call: the first call makes them, all later ones find them.
+    let did = pool.pool.unwrap();
+    assert!(did.misses <= 4 && did.hits >= 2 * pool.pairs && did.peak_bytes >= 8000, "{did:?} in {} pairs", pool.pairs);
+    assert_eq!(cache.pool, None);
     let pageable = of("pageable");
     assert_eq!(pageable.status, Status::Unsupported, "OpenCL 1.2 has no page-locked memory: {pageable:?}");
     let threshold = of("no-threshold");

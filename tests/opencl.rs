@@ -294,6 +294,30 @@ fn marks_are_bounded_and_spans_add_up() {
     assert_eq!(d.ledger().state().events, 0);
 }
 
+/// Waiting for all work leaves no event behind, however often: what a soak counts at such moments must not grow.
+#[test]
+fn finished_work_keeps_no_events() {
+    let Some(d) = open("finished_work_keeps_no_events") else { return };
+    let (mut q, y) = (d.queue().unwrap(), buffer(&d, 64));
+    let mut rounds = (0..200).map(|round| {
+        q.fill(&y, 0, 64, round as u8).unwrap();
+        q.finish(DEADLINE).unwrap();
+        d.ledger().state().events
+    });
+    let first = rounds.next().unwrap();
+    assert!(rounds.all(|events| events == first));
+}
+
+/// The words by which a build for no fault of the text is told apart, and tried once more.
+#[test]
+fn a_wrong_text_fails_with_its_error() {
+    let Some(d) = open("a_wrong_text_fails_with_its_error") else { return };
+    let e = d.build(Source::Text(&text("__kernel void wrong(__global int *y) { y[0] = nowhere; }", "wrong")), None);
+    let e = e.unwrap_err();
+    assert_eq!(e.code(), Code::CompileFailed);
+    assert!(e.context().log.as_deref().is_some_and(|log| log.contains("error:") && log.contains("nowhere")), "{e:?}");
+}
+
 #[test]
 fn misuse_is_a_typed_error() {
     let Some(p) = probe("misuse_is_a_typed_error") else { return };

@@ -6,13 +6,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gpuctl::base::{Backend, Cancel, Code, Env};
+use gpuctl::base::{Backend, Cancel, Code, DType, Env, Fill};
 use gpuctl::device::faulty::{Fault, FaultPlan, Faulty, On, Rule, When};
 use gpuctl::device::probe::{self, CpuConfig, Select};
 use gpuctl::device::spoilt::Spoilt;
 use gpuctl::device::{Device, LedgerState, cpu::Pin};
 use gpuctl::engine::KernelCache;
-use gpuctl::jobs::stress::scenario::{Counts, Open, SCENARIOS, Scenario, find};
+use gpuctl::jobs::stress::scenario::reference::{build, candidates};
+use gpuctl::jobs::stress::scenario::{Counts, Ctx, Meter, Open, SCENARIOS, Scenario, find};
 use gpuctl::jobs::stress::{Evidence, Limits, Line, Phase, Verdict, judge, run_phase, run_phase_opening};
 
 /// What a phase said.
@@ -113,7 +114,7 @@ const SHOWN: [(&str, &[&str]); 14] = [
     ("oom", &["ends_of_memory_injected", "fallbacks_when_full", "calls_when_full", "too_large_refused"]),
     ("churn", &["calls"]),
     ("launch-storm", &["launches", "launches_per_second"]),
-    ("fragmentation", &["distinct_sizes", "pool_hits"]),
+    ("fragmentation", &["distinct_sizes", "pool_hits", "pool_fragmentation_percent"]),
     ("engine-cycle", &["engines", "devices_opened"]),
     ("pulse", &["edges", "idle_milliseconds", "products"]),
     (
@@ -258,6 +259,38 @@ fn every_scenario_finds_what_is_planted() {
 #[test]
 fn every_other_scenario_finds_what_is_planted() {
     find_all(1);
+}
+
+/// Data with subnormal numbers, infinities and NaN: what WGSL leaves open is no corruption.
+#[test]
+fn references_of_special_data_are_right_with_wgpu() {
+    const OPS: [&str; 6] = ["log", "pow", "pow_scalar", "div", "sqrt", "exp"];
+    let Some(open) = opener("wgpu:0") else { return };
+    let device = open().unwrap();
+    let mut out = Vec::new();
+    let meter = Meter::new(&mut out, 1, Cancel::new(), Duration::from_secs(60), None);
+    let ctx = Ctx {
+        device: Arc::clone(&device),
+        open,
+        seconds: 600.0,
+        threads: 1,
+        seed: 1,
+        start: Instant::now(),
+        kernels: KernelCache::off(),
+        victim: None,
+        meter: &meter,
+    };
+    let runner = ctx.runner();
+    let mut all = candidates(&runner, 1 << 14);
+    all.cases.retain(|(op, case)| {
+        OPS.contains(&op.name) && case.fill == Fill::Special && matches!(case.dtype, DType::F32 | DType::BF16)
+    });
+    all.left_out.clear();
+    let count = all.cases.len();
+    let goldens = build(&ctx, &runner, all, 600.0, 1 << 30).unwrap();
+    let said = String::from_utf8(out).unwrap();
+    assert!(count >= 2 * OPS.len() && goldens.len() == count, "{} of {count}: {said}", goldens.len());
+    assert!(!said.contains("\"finding\""), "{said}");
 }
 
 /// A driver whose compiler takes its time: programs that come one by one over the whole phase are no leak.

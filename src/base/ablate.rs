@@ -29,4 +29,20 @@ pub struct AblateRecord {
     pub gain_ci: Option<[f64; 2]>,
     /// Pairs of samples.
     pub pairs: u64,
+    /// What the pool did in the calls that had it; of `no-pool` alone.
+    #[serde(default)]
+    pub pool: Option<PoolUse>,
+}
+
+/// What a pool of device memory did.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PoolUse {
+    /// Buffers that were lent from the shelf.
+    pub hits: u64,
+    /// Buffers that had to be made.
+    pub misses: u64,
+    /// Bytes lying idle at the end.
+    pub idle_bytes: u64,
+    /// Most bytes in use and idle together.
+    pub peak_bytes: u64,
 }

@@ -12,7 +12,7 @@ use super::error::Told;
 use super::regret::RegretRecord;
 use super::system::System;
 
-pub use super::ablate::AblateRecord;
+pub use super::ablate::{AblateRecord, PoolUse};
 pub use super::analysis::{Analysis, CeilingRecord, NoiseRecord};
 pub use super::call::{ArrayFile, RunRecord};
 pub use super::explain::ExplainRecord;

@@ -138,6 +138,18 @@ pub enum Waited {
     Timeout,
 }
 
+impl Waited {
+    /// The error `LaunchTimeout` if the deadline passed first.
+    fn in_time(self, deadline: Duration) -> Result<()> {
+        match self {
+            Waited::Done => Ok(()),
+            Waited::Timeout => {
+                Err(Error::new(Code::LaunchTimeout, format!("not finished within {:.1} s", deadline.as_secs_f64())))
+            }
+        }
+    }
+}
+
 /// Time between two marks, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Span {
@@ -189,12 +201,7 @@ pub trait Queue: Send {
     fn finish(&mut self, deadline: Duration) -> Result<()> {
         let mark = self.mark()?;
         self.flush()?;
-        match self.wait(mark, deadline)? {
-            Waited::Done => Ok(()),
-            Waited::Timeout => {
-                Err(Error::new(Code::LaunchTimeout, format!("not finished within {:.1} s", deadline.as_secs_f64())))
-            }
-        }
+        self.wait(mark, deadline)?.in_time(deadline)
     }
 }
 

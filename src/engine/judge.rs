@@ -6,9 +6,10 @@
 
 use std::time::Duration;
 
-use crate::base::{Case, Code, DeviceInfo, Error, Exact, Fill, HostTensor, Result, rng};
+use crate::base::{Case, Code, DeviceInfo, Error, Fill, HostTensor, Result, rng};
 use crate::device::{DEADLINE, sim};
 use crate::kernel::{self, Body, Choice, source};
+use crate::op::expected::Expected;
 use crate::op::{CaseSpec, OpDesc, Tier, case};
 
 use super::run::{Guard, Runner};
@@ -41,10 +42,11 @@ pub fn judge(runner: &Runner, op: &'static OpDesc, case: &Case, choice: Choice, 
     if sim::timing_only(info) {
         return Ok(Judged::Unjudged(sim::TIMING_ONLY.into()));
     }
-    let Some(bounds) = op.bounds(case, choice.lang) else {
+    if op.bounds(case, choice.lang).is_none() {
         let why = format!("no limit is published for {} in {:?}: results cannot be judged", case.dtype, choice.lang);
         return Ok(Judged::Unjudged(why));
-    };
+    }
+    let lang = choice.lang;
     let named = |e: Error| e.op(op.name).shape(&case.shape_text()).device(&info.id);
     let prepared = runner.prepare_choice(op, case, choice, Guard::LIGHT).map_err(named)?;
     let inputs = case::inputs(op, case)?;
@@ -63,19 +65,13 @@ pub fn judge(runner: &Runner, op: &'static OpDesc, case: &Case, choice: Choice, 
             return if e.code() == Code::ResultWrong { Ok(Judged::Wrong(e.detail().into())) } else { Err(e) };
         }
     };
-    let exact: Vec<Vec<Exact>> = inputs.iter().map(Exact::read_all).collect();
-    let wanted = (op.oracle)(case, &exact);
-    if wanted.len() != got.len() || bounds.len() != got.len() {
-        return Ok(Judged::Wrong(format!("{} outputs, the oracle has {}", got.len(), wanted.len())));
-    }
-    let mut compared = 0;
-    for ((out, want), bound) in got.iter().zip(wanted).zip(bounds) {
-        compared += want.values.len() as u64;
-        if let Some(why) = bound.first_wrong(&want, out) {
-            return Ok(Judged::Wrong(why));
-        }
-    }
-    Ok(Judged::Right(compared))
+    let Some(expected) = Expected::new(op, case, lang, &inputs) else {
+        return Ok(Judged::Unjudged(format!("no limit is published for {} in {lang:?}", case.dtype)));
+    };
+    Ok(match expected.first_wrong(&inputs, &got) {
+        Some(why) => Judged::Wrong(why),
+        None => Judged::Right(expected.elements()),
+    })
 }
 
 /// What would be built for a plan, each text once. Empty for a plan without launches, and for what the queue does itself.

@@ -6,12 +6,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::base::record::AblateRecord;
+use crate::base::record::{AblateRecord, PoolUse};
 use crate::base::sink::{Cancel, Progress, Sink};
 use crate::base::{Attrs, Case, Clock, Code, DType, Env, Error, HostTensor, Record, Result, Status, rng, stats};
 use crate::device::Device;
 use crate::device::probe::{Rig, Select};
-use crate::engine::{Engine, EngineBuilder, KernelCache, Placement, Runner};
+use crate::engine::{Engine, EngineBuilder, KernelCache, Placement, PoolStats, Runner};
 use crate::measure::{StopRule, Subject, sample};
 use crate::op::{OpDesc, Unit, case};
 
@@ -145,7 +145,10 @@ pub fn run(cfg: &AblateConfig, rig: &Rig, sink: &mut dyn Sink, cancel: &Cancel) 
                     ("pageable", Some(call)) => lab.pageable(call, cancel),
                     _ => lab.no_threshold(&calls, cancel),
                 });
-            let row = row(part, &**device, names, measured);
+            let mut row = row(part, &**device, names, measured);
+            if let (Ok(lab), "no-pool", Status::Ok) = (&lab, part, row.status) {
+                row.pool = lab.pool_use();
+            }
             match row.status {
                 Status::Ok => summary.ok += 1,
                 Status::Failed => summary.failed += 1,
@@ -171,6 +174,7 @@ fn row(part: &str, device: &dyn Device, calls: String, measured: Result<[Vec<f64
         gain: None,
         gain_ci: None,
         pairs: 0,
+        pool: None,
     };
     match measured {
         Ok([with, without]) if with.len() < FEWEST => {
@@ -245,6 +249,14 @@ impl<'a> Lab<'a> {
         let inputs = call.borrowed();
         let run = |engine: &Engine| engine.run(call.op.name, &inputs, &call.case.attrs).map(drop);
         self.pairs(|| run(&self.whole), || run(&self.unpooled), cancel)
+    }
+
+    /// What the pool did so far in the engine that has one.
+    fn pool_use(&self) -> Option<PoolUse> {
+        let status = self.whole.status();
+        let pool = status.gpus.into_iter().find(|d| d.uid == self.device.info().uid)?.pool?;
+        let PoolStats { hits, misses, idle_bytes, peak_bytes, .. } = pool;
+        Some(PoolUse { hits, misses, idle_bytes, peak_bytes })
     }
 
     fn no_kernel_cache(&self, call: &Call, cancel: &Cancel) -> Result<[Vec<f64>; 2]> {

@@ -11,6 +11,7 @@ mod cast;
 mod conv;
 mod dot;
 mod elementwise;
+pub mod expected;
 mod flat;
 mod freivalds;
 pub mod limits;

@@ -14,7 +14,12 @@ pub fn row(r: &AblateRecord) -> String {
     let seconds = |s: Option<f64>| s.map_or_else(|| "-".into(), units::seconds);
     match (r.status, r.gain, r.gain_ci) {
         (Status::Ok, Some(gain), Some([lo, hi])) => {
-            format!("{head} {:>10} {:>10}  {gain:.2} ({lo:.2} to {hi:.2})", seconds(r.with_s), seconds(r.without_s))
+            let times = format!("{:>10} {:>10}", seconds(r.with_s), seconds(r.without_s));
+            let pool = r.pool.map_or_else(String::new, |p| {
+                let (all, peak) = (p.hits + p.misses, units::bytes(p.peak_bytes));
+                format!("; {} of {all} buffers from the shelf, at most {peak}", p.hits)
+            });
+            format!("{head} {times}  {gain:.2} ({lo:.2} to {hi:.2}){pool}")
         }
         _ => format!("{head} {}: {}", r.status.name(), r.reason),
     }

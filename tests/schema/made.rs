@@ -3,9 +3,9 @@
 use gpuctl::base::facts::{Facts, Hardware, Matrix, Minimum, Quirk};
 use gpuctl::base::record::{
     AblateRecord, Analysis, ArrayFile, BenchRecord, CalibratePoint, CalibrateRecord, CeilingRecord, ChangeRecord,
-    ExplainRecord, Finding, HealthRecord, KernelsRecord, NoiseRecord, Phases, RunRecord, StressDevice, StressRecord,
-    StressRunRecord, StressSample, SupportRecord, ThresholdRecord, TrialRecord, VerifyRecord, WorkloadCall,
-    WorkloadRecord,
+    ExplainRecord, Finding, HealthRecord, KernelsRecord, NoiseRecord, Phases, PoolUse, RunRecord, StressDevice,
+    StressRecord, StressRunRecord, StressSample, SupportRecord, ThresholdRecord, TrialRecord, VerifyRecord,
+    WorkloadCall, WorkloadRecord,
 };
 use gpuctl::base::regret::{RegretDense, RegretPolicy, RegretRecord, RegretShape};
 use gpuctl::base::system::{Cache, System};
@@ -473,6 +473,7 @@ pub(crate) fn ablate(status: Status, reason: &str) -> AblateRecord {
         gain: of(2.0),
         gain_ci: (status == Status::Ok).then_some([1.9, 2.1]),
         pairs: if status == Status::Ok { 32 } else { 0 },
+        pool: of(1.0).map(|_| PoolUse { hits: 62, misses: 2, idle_bytes: 8192, peak_bytes: 8192 }),
     }
 }
 

@@ -159,6 +159,47 @@ fn a_terminal_that_closes_ends_nothing() {
     assert!(whole, "{:?}", entries.last());
 }
 
+/// On a terminal a line that is drawn anew says how it goes; it is gone at the end, and the rows and the last line stay.
+#[cfg(unix)]
+#[allow(clippy::print_stderr, reason = "a skip must be seen")]
+#[test]
+fn a_terminal_shows_how_it_goes() {
+    if !Command::new("script").arg("--version").output().is_ok_and(|v| v.status.success()) {
+        eprintln!("skipped: a_terminal_shows_how_it_goes: no program 'script' to make a terminal with");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let exe = env!("CARGO_BIN_EXE_gpuctl");
+    let soak = |how: &str| {
+        let command =
+            format!("stty cols 200; {exe} stress --seconds 3 --device cpu --scenario alloc-cycle --no-journal {how}");
+        let out = Command::new("script")
+            .args(["-qec", &command, "/dev/null"])
+            .env("XDG_STATE_HOME", dir.path())
+            .env("SHELL", "/bin/sh")
+            .env("TERM", "xterm")
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        (out.status.code(), String::from_utf8_lossy(&out.stdout).into_owned())
+    };
+    let (code, seen) = soak("");
+    assert_eq!(code, Some(0), "{seen}");
+    // Drawn anew: the line's front and an erasure of what was there.
+    let drawn: Vec<&str> = seen.split('\u{1b}').filter(|part| part.contains("alloc-cycle on cpu: ")).collect();
+    assert!(drawn.len() >= 2 && seen.contains("\u{1b}[2K"), "{seen:?}");
+    let last = drawn.last().unwrap();
+    assert!([" cycles, ", "/s, ", " checked, no errors"].iter().all(|w| last.contains(w)), "{last:?}");
+    assert!(seen.rfind("alloc-cycle on cpu: ") < seen.rfind("\u{1b}[2K"), "the last one is erased: {seen:?}");
+    assert!(seen.contains("pass         alloc-cycle") && seen.contains("pass (1 of 14): 1 of 1"), "{seen:?}");
+    // A fault shows in it.
+    let (code, seen) = soak("--inject bitflip@every=50");
+    assert!(code == Some(1) && seen.contains(" WRONG, 0 FAILED"), "{seen:?}");
+    // Who wants silence gets it, and one who redirects sees no line that is drawn anew.
+    let (code, seen) = soak("--quiet 2>/dev/null | cat");
+    assert!(code == Some(0) && !seen.contains('\u{1b}'), "{seen:?}");
+}
+
 /// Waits for something that comes by itself; far longer than it takes, for loaded machines.
 #[cfg(unix)]
 pub(crate) fn until(what: &str, mut is: impl FnMut() -> bool) {

@@ -131,6 +131,25 @@ impl OpenclDevice {
         Ok((ClProgram { kernel: Mutex::new(kernel), args, program: Arc::new(program) }, log))
     }
 
+    /// Builds a text. One that fails although the compiler finds no error in it is built once more: PoCL keeps what it makes in a
+    /// folder that its processes share, and one may meet what another is about to write.
+    fn from_source(&self, text: &Text) -> Result<(ClProgram, String)> {
+        let s = &self.0;
+        let once = || {
+            let raw = create_program_with_source(s.context.raw(), &[&text.text])
+                .map_err(|status| s.fail("clCreateProgramWithSource", status, Code::CompileFailed))?;
+            self.finish(raw, &text.entry)
+        };
+        once().or_else(|e| {
+            let found = e.context().log.as_deref().is_some_and(|log| log.contains("error:"));
+            if e.code() != Code::CompileFailed || found {
+                return Err(e);
+            }
+            log::warn!("{e}; built once more");
+            once().map(|(program, log)| (program, format!("{log}\nthe first build failed: {}", e.detail())))
+        })
+    }
+
     /// The driver's compiled form of a program. Not having one costs only time at the next start.
     fn binary(program: &Handle) -> Option<Vec<u8>> {
         // The conversion cannot panic: cl3 answers this query with one list of bytes per device.
@@ -215,11 +234,7 @@ impl Device for OpenclDevice {
         let used_cache = from_cache.is_some();
         let (program, mut log) = match from_cache {
             Some(done) => done,
-            None => {
-                let raw = create_program_with_source(s.context.raw(), &[&text.text])
-                    .map_err(|status| s.fail("clCreateProgramWithSource", status, Code::CompileFailed))?;
-                self.finish(raw, &text.entry)?
-            }
+            None => self.from_source(text)?,
         };
         if cached.is_some() && !used_cache {
             log.push_str("\nthe cached binary was refused; built from source");

@@ -472,6 +472,15 @@ impl Queue for OpenclQueue {
         event.map_or(Ok(Waited::Done), |event| self.wait_for(&event, deadline))
     }
 
+    /// Without a mark: each would keep an event until 64 later ones, and a soak that counts events would see them grow.
+    fn finish(&mut self, deadline: Duration) -> Result<()> {
+        self.flush()?;
+        match self.last.clone() {
+            Some(event) => self.wait_for(&event, deadline)?.in_time(deadline),
+            None => Ok(()),
+        }
+    }
+
     fn span(&mut self, from: Mark, to: Mark) -> Result<Span> {
         let (a, b) = (self.stamp(from)?, self.stamp(to)?);
         let host = b.host - a.host;

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use crate::base::record::StressSample;
 use crate::base::telemetry::{MemoryErrors, Snapshot, Watched};
-use crate::base::{Attrs, DType, Error, Exact, Fill, HostTensor, Lang, Result};
+use crate::base::{Attrs, DType, Error, Fill, HostTensor, Lang, Result};
 use crate::base::{Code, DeviceInfo};
 use crate::device::LedgerState;
+use crate::op::expected::Expected;
 use crate::op::{self, case};
 
 use super::scenario::Counts;
@@ -340,13 +341,12 @@ fn one_in_16m() -> Result<Evidence> {
 fn zeros_in_bounds() -> Result<Evidence> {
     let op = op::find("gemm")?;
     let case = op.case(DType::F32, &[64, 64, 64], Attrs::new(), Fill::Uniform)?;
-    let exact: Vec<Vec<Exact>> = case::inputs(op, &case)?.iter().map(Exact::read_all).collect();
-    let bounds = op.bounds(&case, Lang::OpenclC);
-    let bounds = bounds.ok_or_else(|| Error::new(Code::Internal, format!("{case}: no published limit")))?;
-    let judged: Vec<_> = (op.oracle)(&case, &exact).into_iter().zip(bounds).collect();
+    let inputs = case::inputs(op, &case)?;
+    let none = || Error::new(Code::Internal, format!("{case}: no published limit"));
+    let expected = Expected::new(op, &case, Lang::OpenclC, &inputs).ok_or_else(none)?;
     let zeros = || HostTensor::zeros(DType::F32, &[64, 64]);
     let ones = HostTensor::from_slice(&[1f32; 64 * 64], &[64, 64])?;
-    Ok(compared(wrong(&[ones], &[zeros()?], Some(&judged))))
+    Ok(compared(wrong(&[ones], &[zeros()?], Some((&expected, &inputs)))))
 }
 
 fn phases(n: usize) -> Vec<(String, Verdict)> {

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
-use crate::base::exact::min_normal;
 use crate::base::rng::Philox;
 use crate::base::{Case, Exact, Fill, HostTensor, Result, host};
+use crate::op::expected::without_subnormals;
 use crate::op::{Element, OpDesc, Reference, case};
 
 use super::compare::coordinates;
@@ -123,37 +123,11 @@ impl Oracle {
     /// The answers for the same data with subnormal numbers replaced by zeros; `None` if there are none.
     pub(super) fn flushed(&self, op: &OpDesc, case: &Case) -> Option<&[Answer]> {
         let answers = self.flushed.get_or_init(|| {
-            let mut any = false;
-            let mut zeroed = self.inputs.clone();
-            for tensor in &mut zeroed {
-                any |= flush(tensor);
-            }
-            any.then(|| answers(op, case, &zeroed).ok()).flatten()
+            let zeroed = without_subnormals(&self.inputs)?;
+            answers(op, case, &zeroed).ok()
         });
         answers.as_deref()
     }
-}
-
-/// Replaces subnormal elements by zeros of their sign; true if there was one.
-fn flush(t: &mut HostTensor) -> bool {
-    let (dtype, n) = (t.dtype, t.len());
-    if !dtype.is_float() {
-        return false;
-    }
-    let small: Vec<(usize, bool)> = (0..n)
-        .filter_map(|i| {
-            let v = Exact::read(t, i).to_f64();
-            (v != 0.0 && v.abs() < min_normal(dtype)).then_some((i as usize, v < 0.0))
-        })
-        .collect();
-    let size = dtype.size() as usize;
-    for (i, negative) in &small {
-        let bytes = &mut t.bytes_mut()[i * size..(i + 1) * size];
-        bytes.fill(0);
-        // Little-endian: the sign is the highest bit of the last byte.
-        bytes[size - 1] = if *negative { 0x80 } else { 0 };
-    }
-    !small.is_empty()
 }
 
 #[cfg(test)]
@@ -172,14 +146,5 @@ mod tests {
         assert!(beside > 800, "{beside}");
         assert_eq!(at, sample(&shape, 7), "the same on every machine");
         assert_eq!(sample(&[5, 7], 1), (0..35).collect::<Vec<_>>());
-    }
-
-    #[test]
-    fn subnormals_become_zeros_of_their_sign() {
-        let mut t = HostTensor::from_slice(&[1e-40f32, -1e-40, 1.0, 0.0], &[4]).unwrap();
-        assert!(flush(&mut t));
-        let v = t.to_vec::<f32>().unwrap();
-        assert_eq!(v, [0.0, 0.0, 1.0, 0.0]);
-        assert!(v[1].is_sign_negative() && !flush(&mut t));
     }
 }

@@ -10,6 +10,7 @@ use crate::base::rng::Philox;
 use crate::base::{Attrs, Case, Code, DType, Error, Exact, Fill, HostTensor, Result};
 use crate::device::Queue;
 use crate::engine::run::{Prepared, Runner};
+use crate::op::expected::Expected;
 use crate::op::tolerance::Bound;
 use crate::op::{self, OpDesc, case};
 
@@ -25,6 +26,9 @@ const SAMPLE: u64 = 48;
 const MORE: u64 = 2;
 /// Launches between two looks at a result.
 const LAUNCHES: u32 = 4;
+/// Seconds of one cycle's launches at most, as far as can be told before: that is long enough for a load without a pause, and a
+/// phase has many cycles also where devices take each other's time.
+const LONGEST: f64 = 0.25;
 /// Bytes of one load's operands at most, on the host.
 const MAX_BYTES: u64 = 256 << 20;
 
@@ -155,7 +159,7 @@ fn largest(
         // The next one takes about eight times as long as the last.
         let left = seconds - start.elapsed().as_secs_f64();
         let call = best.as_ref().map_or(0.0, |b| 8.0 * b.seconds * f64::from(LAUNCHES));
-        if best.is_some() && (8.0 * last > left || call > ctx.seconds / 20.0) {
+        if best.is_some() && (8.0 * last > left || call > (ctx.seconds / 20.0).min(LONGEST)) {
             break;
         }
         ctx.meter.doing(0, &format!("reference of {case}"));
@@ -193,11 +197,7 @@ fn load(ctx: &Ctx<'_>, runner: &Runner, q: &mut dyn Queue, op: &'static OpDesc, 
     };
     let want = run()?;
     let wrong = match (op.work)(&case) <= u128::from(WHOLE) {
-        true => {
-            let exact: Vec<Vec<Exact>> = inputs.iter().map(Exact::read_all).collect();
-            let all = (op.oracle)(&case, &exact);
-            all.iter().zip(&want).zip(&bounds).find_map(|((reference, got), bound)| bound.first_wrong(reference, got))
-        }
+        true => Expected::new(op, &case, prepared.lang, &inputs).and_then(|e| e.first_wrong(&inputs, &want)),
         false => {
             let whole = op.whole.and_then(|check| check(&case, &inputs, &want, &bounds));
             whole.or_else(|| sample(op, &case, &inputs, &want, &bounds, &Philox::new(ctx.seed), 0, SAMPLE))

@@ -28,6 +28,7 @@ pub(super) fn run(ctx: &Ctx<'_>) -> Result<()> {
     let before = ctx.device.ledger().state();
     let mut held: Vec<(Rented, u64)> = Vec::new();
     let mut sizes = HashSet::new();
+    let mut fragmented = 0.0f64;
     ctx.repeat(&runner, |q, round| {
         // Nearly every cycle a size that was not there before; one in 16 is larger than what is kept.
         let most = if round.is_multiple_of(16) { 2 * LARGE } else { 1 << (10 + rng.u64(3, round) % 10) };
@@ -48,6 +49,7 @@ pub(super) fn run(ctx: &Ctx<'_>) -> Result<()> {
             q.finish(ctx.deadline())?;
         }
         if round % LULL == LULL - 1 {
+            fragmented = fragmented.max(pool.stats().fragmentation());
             for (mut old, of) in held.drain(..) {
                 looked += look(ctx, q, &old, of).inspect_err(|_| old.discard())?;
             }
@@ -67,6 +69,8 @@ pub(super) fn run(ctx: &Ctx<'_>) -> Result<()> {
         ("pool_misses", stats.misses),
         ("pool_over_cap", stats.over_cap),
         ("pool_peak_bytes", stats.peak_bytes),
+        // Bytes that nobody asked for, of those in use, where there were most of them.
+        ("pool_fragmentation_percent", (100.0 * fragmented) as u64),
     ] {
         ctx.meter.count(name, n);
     }

@@ -6,11 +6,11 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use crate::base::{Attrs, Case, DType, Error, Exact, Fill, HostTensor, Result};
+use crate::base::{Attrs, Case, DType, Exact, Fill, HostTensor, Result};
 use crate::engine::run::{Prepared, Runner};
 use crate::kernel::{self, Action, Body};
-use crate::op::tolerance::Bound;
-use crate::op::{self, OpDesc, Reference, Role, Tier, case};
+use crate::op::expected::Expected;
+use crate::op::{self, OpDesc, Role, Tier, case};
 
 use super::Ctx;
 
@@ -24,8 +24,8 @@ pub struct Golden {
     pub name: String,
     pub(super) inputs: Vec<HostTensor>,
     pub(super) want: Vec<HostTensor>,
-    /// Oracle and bounds, kept only where the device's results differ from run to run.
-    loose: Option<Vec<(Reference, Bound)>>,
+    /// The oracle's answers, kept only where the device's results differ from run to run.
+    loose: Option<Expected>,
     /// Bytes of all results.
     pub bytes: u64,
 }
@@ -227,23 +227,14 @@ fn make(
         prepared.call(q, &inputs, ctx.deadline())
     };
     let first: Vec<HostTensor> = run()?;
-    let exact: Vec<Vec<Exact>> = inputs.iter().map(Exact::read_all).collect();
-    let references = (op.oracle)(case, &exact);
-    let mut judged = Vec::new();
-    let Some(bounds) = op.bounds(case, prepared.lang) else {
+    let Some(expected) = Expected::new(op, case, prepared.lang, &inputs) else {
         ctx.meter
             .not_tested(format!("{case}: no published limit for {:?}, so no result can be trusted", prepared.lang));
         return Ok(None);
     };
-    for ((reference, got), bound) in references.into_iter().zip(&first).zip(bounds) {
-        if let Some(wrong) = bound.first_wrong(&reference, got) {
-            ctx.meter.mismatch(format!("{case}: {wrong}"));
-            return Ok(None);
-        }
-        judged.push((reference, bound));
-    }
-    if judged.len() != first.len() {
-        return Err(Error::new(crate::base::Code::Internal, "the oracle gives fewer outputs than the op").op(op.name));
+    if let Some(wrong) = expected.first_wrong(&inputs, &first) {
+        ctx.meter.mismatch(format!("{case}: {wrong}"));
+        return Ok(None);
     }
     let (first, differ) = match steady(first, run)? {
         Steady::Always(first) => (first, false),
@@ -263,7 +254,7 @@ fn make(
         name: case.to_string(),
         inputs,
         want: first,
-        loose: differ.then_some(judged),
+        loose: differ.then_some(expected),
         bytes,
     }))
 }
@@ -315,21 +306,22 @@ impl Golden {
 
     /// Compares all of a result; `Some` says which element is wrong.
     pub(super) fn wrong(&self, got: &[HostTensor]) -> Option<String> {
-        wrong(&self.want, got, self.loose.as_deref()).map(|w| format!("{}: {w}", self.name))
+        wrong(&self.want, got, self.loose.as_ref().map(|e| (e, &self.inputs[..])))
+            .map(|w| format!("{}: {w}", self.name))
     }
 }
 
 /// What is wrong with results, all elements of all of them: other bits than the verified ones have, or, where `loose` holds
-/// oracle and bound of each because no two runs have the same bits, an element beyond its bound.
-pub fn wrong(want: &[HostTensor], got: &[HostTensor], loose: Option<&[(Reference, Bound)]>) -> Option<String> {
+/// the oracle's answers and the data because no two runs have the same bits, an element beyond its bound.
+pub fn wrong(want: &[HostTensor], got: &[HostTensor], loose: Option<(&Expected, &[HostTensor])>) -> Option<String> {
     if got == want {
         return None;
     }
     if got.len() != want.len() {
         return Some("another number of results".into());
     }
-    if let Some(judged) = loose {
-        return judged.iter().zip(got).find_map(|((r, b), t)| b.first_wrong(r, t));
+    if let Some((expected, inputs)) = loose {
+        return expected.first_wrong(inputs, got);
     }
     let found = want.iter().zip(got).find_map(|(w, g)| first_difference(w, g));
     Some(found.unwrap_or_else(|| "another shape of a result".into()))
