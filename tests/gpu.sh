@@ -5,11 +5,11 @@
 #
 # OUTDIR (default gpuctl-gpu) receives a few files: environment.txt, phases.txt, records.json (a stream of JSON values),
 # output.txt, thresholds.toml, profile.toml, race.json. tests/report-from OUTDIR makes a report of them.
-# Every phase takes at most 8 minutes and is on disk when it ends. A phase that has ended is skipped by a later call, one
+# Every phase takes at most 8 minutes (stress-hour its hour) and is on disk when it ends. A phase that has ended is skipped by a later call, one
 # that ran out of time or crashed is tried again. A phase that fails does not stop the next.
 #
 #   --device LIST   devices to use instead of the CPU and every real GPU, e.g. cpu,opencl:0 for a rehearsal
-#   --phase NAME    only this phase, even if it has ended before
+#   --phase NAME    only this phase, even if it has ended before; stress-hour runs in no other way
 #   --for SECONDS   begin no phase after so many seconds; call again for the rest
 #   --quick         the same phases with tiny budgets: shows that everything works, measures nothing
 #
@@ -19,7 +19,9 @@
 set -u
 
 PHASES="devices verify-smoke bench calibrate stress bench-all calibrate-long verify-full stress-long race"
+NAMED="stress-hour"
 PHASE_LIMIT_S=480
+HOUR_LIMIT_S=4200
 MAX_BYTES=2000000
 MAX_DOCUMENT=128000000
 
@@ -46,7 +48,10 @@ done
 [ -n "$binary" ] || usage
 out=${out:-gpuctl-gpu}
 case "$span" in *[!0-9]*) say "--for '$span': whole seconds are expected" >&2; exit 2 ;; esac
-case " $PHASES " in *" ${only:-devices} "*) ;; *) say "no phase '$only'; there are: $PHASES" >&2; exit 2 ;; esac
+case " $PHASES $NAMED " in
+    *" ${only:-devices} "*) ;;
+    *) say "no phase '$only'; there are: $PHASES $NAMED" >&2; exit 2 ;;
+esac
 case "$binary" in */*) ;; *) binary=$(command -v "$binary" || echo "$binary") ;; esac
 [ -x "$binary" ] || { say "'$binary' is not an executable file" >&2; exit 2; }
 binary=$(cd "$(dirname "$binary")" && pwd)/$(basename "$binary")
@@ -135,6 +140,9 @@ run_phase() {
                 && mv "$tmp/profile" "$out/profile.toml" ;;
         verify-full) g verify --tier full $(pick "" "--op relu --dtype f32") ;;
         stress-long) g stress --no-journal $(pick "--minutes 3" "--seconds 5") ;;
+        stress-hour)
+            PHASE_LIMIT_S=$HOUR_LIMIT_S
+            g stress --no-journal $(pick "--minutes 60" "--seconds 5") ;;
         race)
             race=$here/../benches/compare/race_torch.py
             if [ ! -f "$race" ]; then
@@ -216,7 +224,7 @@ if [ -z "$device" ] && [ "$quick" -eq 0 ]; then
 fi
 
 left="" bad=""
-for name in $PHASES; do
+for name in ${only:-$PHASES}; do
     [ -z "$only" ] || [ "$name" = "$only" ] || continue
     if [ -z "$only" ] && ended "$name"; then
         say "$name: ended before"

@@ -133,7 +133,7 @@ impl OpenclDevice {
 
     /// Builds a text. One that fails although the compiler finds no error in it is built once more: PoCL keeps what it makes in a
     /// folder that its processes share, and one may meet what another is about to write.
-    fn from_source(&self, text: &Text) -> Result<(ClProgram, String)> {
+    fn build_text(&self, text: &Text) -> Result<(ClProgram, String)> {
         let s = &self.0;
         let once = || {
             let raw = create_program_with_source(s.context.raw(), &[&text.text])
@@ -234,7 +234,7 @@ impl Device for OpenclDevice {
         let used_cache = from_cache.is_some();
         let (program, mut log) = match from_cache {
             Some(done) => done,
-            None => self.from_source(text)?,
+            None => self.build_text(text)?,
         };
         if cached.is_some() && !used_cache {
             log.push_str("\nthe cached binary was refused; built from source");
