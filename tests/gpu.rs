@@ -179,6 +179,10 @@ fn time_may_run_out_between_phases_and_usage_is_checked() {
     for args in [&[][..], &[binary, out, "--phase", "nap"], &["/none", out], &[binary, out, "--for", "soon"]] {
         assert_eq!(gpu_sh(args).status.code(), Some(2), "{args:?}");
     }
+    // Known by its name alone, and no part of a plain run.
+    let hour = text(&gpu_sh(&[binary, out, "--phase", "stress-hour"]).stdout);
+    assert!(hour.contains("stress-hour: ") && !hour.contains("bench"), "{hour}");
+    assert!(!text(&gpu_sh(&["--list"]).stdout).contains("stress-hour"));
 }
 
 /// Every phase with the real binary. Nothing but the exit codes of the phases and the files is asserted.
@@ -211,6 +215,7 @@ fn every_phase_runs_here() {
         let after = readme.split(heading).nth(1).unwrap();
         assert!(after.trim_start().starts_with('|'), "{heading} is empty:\n{readme}");
     }
+    assert!(readme.contains(" phases passed, "), "the last line of a soak: {readme}");
 }
 
 #[test]

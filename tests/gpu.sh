@@ -131,7 +131,7 @@ run_phase() {
             [ -z "$device" ] || soft="--allow-software"
             g calibrate $soft $(pick "" "--op add --budget 10s") && mv "$tmp/profile" "$out/thresholds.toml" ;;
         stress) g stress --no-journal $(pick "--hours 0.01" "--seconds 5") ;;
-        bench-all) g bench --op all --residency $(pick "all --budget 2s" "always --sizes 64 --budget 100ms") ;;
+        bench-all) g bench --op all --residency $(pick "all --budget 2s" "always --dtype f32 --sizes 64 --budget 100ms") ;;
         calibrate-long)
             into=$tmp/profile
             soft=""
