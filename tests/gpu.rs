@@ -180,9 +180,11 @@ fn time_may_run_out_between_phases_and_usage_is_checked() {
         assert_eq!(gpu_sh(args).status.code(), Some(2), "{args:?}");
     }
     // Known by its name alone, and no part of a plain run.
-    let hour = text(&gpu_sh(&[binary, out, "--phase", "stress-hour"]).stdout);
-    assert!(hour.contains("stress-hour: ") && !hour.contains("bench"), "{hour}");
-    assert!(!text(&gpu_sh(&["--list"]).stdout).contains("stress-hour"));
+    for soak in ["stress-20", "stress-hour"] {
+        let said = text(&gpu_sh(&[binary, out, "--phase", soak]).stdout);
+        assert!(said.contains(&format!("{soak}: ")) && !said.contains("bench"), "{said}");
+        assert!(!text(&gpu_sh(&["--list"]).stdout).contains(soak));
+    }
 }
 
 /// Every phase with the real binary. Nothing but the exit codes of the phases and the files is asserted.

@@ -5,11 +5,12 @@
 #
 # OUTDIR (default gpuctl-gpu) receives a few files: environment.txt, phases.txt, records.json (a stream of JSON values),
 # output.txt, thresholds.toml, profile.toml, race.json. tests/report-from OUTDIR makes a report of them.
-# Every phase takes at most 8 minutes (stress-hour its hour) and is on disk when it ends. A phase that has ended is skipped by a later call, one
-# that ran out of time or crashed is tried again. A phase that fails does not stop the next.
+# Every phase takes at most 8 minutes (stress-20 and stress-hour: 20 and 60) and is on disk when it ends. A phase that has
+# ended is skipped by a later call, one that ran out of time or crashed is tried again. A phase that fails does not stop the
+# next.
 #
 #   --device LIST   devices to use instead of the CPU and every real GPU, e.g. cpu,opencl:0 for a rehearsal
-#   --phase NAME    only this phase, even if it has ended before; stress-hour runs in no other way
+#   --phase NAME    only this phase, even if it has ended before; stress-20 and stress-hour run in no other way
 #   --for SECONDS   begin no phase after so many seconds; call again for the rest
 #   --quick         the same phases with tiny budgets: shows that everything works, measures nothing
 #
@@ -19,9 +20,9 @@
 set -u
 
 PHASES="devices verify-smoke bench calibrate stress bench-all calibrate-long verify-full stress-long race"
-NAMED="stress-hour"
+NAMED="stress-20 stress-hour"
 PHASE_LIMIT_S=480
-HOUR_LIMIT_S=4200
+SOAK_LIMIT_S=4200
 MAX_BYTES=2000000
 MAX_DOCUMENT=128000000
 
@@ -140,8 +141,11 @@ run_phase() {
                 && mv "$tmp/profile" "$out/profile.toml" ;;
         verify-full) g verify --tier full $(pick "" "--op relu --dtype f32") ;;
         stress-long) g stress --no-journal $(pick "--minutes 3" "--seconds 5") ;;
+        stress-20)
+            PHASE_LIMIT_S=$SOAK_LIMIT_S
+            g stress --no-journal $(pick "--minutes 20" "--seconds 5") ;;
         stress-hour)
-            PHASE_LIMIT_S=$HOUR_LIMIT_S
+            PHASE_LIMIT_S=$SOAK_LIMIT_S
             g stress --no-journal $(pick "--minutes 60" "--seconds 5") ;;
         race)
             race=$here/../benches/compare/race_torch.py
