@@ -29,7 +29,7 @@ pub struct AblateRecord {
     pub gain_ci: Option<[f64; 2]>,
     /// Pairs of samples.
     pub pairs: u64,
-    /// What the pool did in the calls that had it; of `no-pool` alone.
+    /// What the pool did so far in the calls that had it, those of the device's earlier rows among them; of `no-pool` alone.
     #[serde(default)]
     pub pool: Option<PoolUse>,
 }
