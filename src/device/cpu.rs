@@ -2,6 +2,7 @@
 //!
 //! Launches run at once on the calling thread plus the device's workers; a queue therefore never has unfinished work.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
@@ -181,7 +182,8 @@ impl Device for CpuDevice {
             serial: self.serial,
             clock: Arc::clone(&self.clock),
             core: Arc::clone(&self.core),
-            marks: Vec::new(),
+            marks: VecDeque::new(),
+            first: 0,
             _ticket: self.ledger.enter(Kind::Queue, 0),
         }))
     }
@@ -201,12 +203,17 @@ impl Core {
     }
 }
 
+/// Marks that are remembered; the trait promises 64.
+const MARKS: usize = 128;
+
 struct CpuQueue {
     serial: u64,
     clock: Arc<dyn Clock>,
     core: Arc<Core>,
-    /// Host times of all marks: a mark is an index.
-    marks: Vec<f64>,
+    /// Host times of the last marks.
+    marks: VecDeque<f64>,
+    /// Number of the first of them.
+    first: u64,
     _ticket: super::Ticket,
 }
 
@@ -323,8 +330,12 @@ impl Queue for CpuQueue {
     }
 
     fn mark(&mut self) -> Result<Mark> {
-        self.marks.push(self.clock.now());
-        Ok(Mark(self.marks.len() as u64 - 1))
+        if self.marks.len() == MARKS {
+            self.marks.pop_front();
+            self.first += 1;
+        }
+        self.marks.push_back(self.clock.now());
+        Ok(Mark(self.first + self.marks.len() as u64 - 1))
     }
 
     fn flush(&mut self) -> Result<()> {
@@ -337,10 +348,8 @@ impl Queue for CpuQueue {
 
     fn span(&mut self, from: Mark, to: Mark) -> Result<Span> {
         let at = |m: Mark| {
-            self.marks
-                .get(m.0 as usize)
-                .copied()
-                .ok_or_else(|| Error::new(Code::Internal, "the mark belongs to another queue"))
+            let at = m.0.checked_sub(self.first).and_then(|i| self.marks.get(i as usize)).copied();
+            at.ok_or_else(|| Error::new(Code::Internal, "the mark is forgotten or belongs to another queue"))
         };
         let seconds = at(to)? - at(from)?;
         Ok(Span { device: Some(seconds), host: seconds })
@@ -369,6 +378,19 @@ mod tests {
             params: vec![Param::U64(2), Param::U64(3)],
             cost: Cost::default(),
         }
+    }
+
+    /// A queue lives as long as its engine, and every call waits once: what it remembers of that must end.
+    #[test]
+    fn marks_are_bounded() {
+        let d = device();
+        let mut q = d.queue().unwrap();
+        let marks: Vec<Mark> = (0..100_000).map(|_| q.mark().unwrap()).collect();
+        let last = marks[marks.len() - 1];
+        assert!(marks.windows(2).all(|w| w[0] < w[1]));
+        assert_eq!(q.span(marks[0], last).unwrap_err().code(), Code::Internal);
+        assert!(q.span(marks[marks.len() - 64], last).unwrap().host >= 0.0, "the last 64 are there");
+        assert_eq!(q.span(last, Mark(last.0 + 1)).unwrap_err().code(), Code::Internal);
     }
 
     #[test]
