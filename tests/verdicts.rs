@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use gpuctl::base::sink::Collect;
 use gpuctl::base::{Cancel, Record};
-use gpuctl::jobs::stress::simulated::{clean_series, leaking_series, sound};
-use gpuctl::jobs::stress::verdict::drift;
+use gpuctl::jobs::stress::simulated::{clean_series, leaking_series, settling_series, sound};
+use gpuctl::jobs::stress::verdict::{drift, unsettled};
 use gpuctl::jobs::stress::{Exe, Limits, SelfTestConfig, SelfTestSummary, Verdict, judge, self_test, self_test_line};
 
 const MIB: f64 = 1024.0 * 1024.0;
@@ -88,6 +88,38 @@ fn a_slow_leak_is_found_within_two_hours() {
         let flat = leaking_series(seed, 0.0, MIB);
         assert_eq!(judge(&sound(flat), &limits).0, Verdict::Pass, "seed {seed}");
     }
+}
+
+/// Growth that slows down as a heap's does is no leak, in a phase of a minute as in one of two hours, under noise of up to a
+/// twentieth of it, and the record says what it hides; a leak that outgrows it is one.
+#[test]
+fn growth_that_settles_is_no_leak_and_hides_none_that_outgrows_it() {
+    let limits = Limits::default();
+    let (mut alarms, mut told, mut missed) = (Vec::new(), 0, Vec::new());
+    for seed in 0..SOAKS {
+        let pick = |of: &[f64], i: u64| of[(seed / i) as usize % of.len()];
+        let (seconds, per_fold) = (pick(&[66.0, 86.0, 600.0, 7200.0], 1), pick(&[15.0, 25.0, 60.0, 200.0], 4) * MIB);
+        let (noise, thin) = (pick(&[0.05, 0.5, 1.0], 16) * MIB, pick(&[1.0, 5.0, 7.0], 3) as usize);
+        let made = |leak: f64| -> Vec<_> {
+            settling_series(seed, seconds, per_fold, leak, noise).into_iter().step_by(thin).collect()
+        };
+        let series = made(0.0);
+        told += u64::from(unsettled(&series, &limits).is_some_and(|t| t.contains("MiB/min")));
+        let (verdict, why) = judge(&sound(series), &limits);
+        if verdict != Verdict::Pass {
+            alarms.push(format!("{seed}: {why}"));
+        }
+        // The heap alone grows by 1.4 folds after warm-up, the leak by four.
+        let leak = 4.0 * per_fold.max(15.0 * MIB) / 0.75 / seconds * 60.0;
+        let (verdict, why) = judge(&sound(made(leak)), &limits);
+        if verdict != Verdict::Leak {
+            missed.push(format!("{seed}: {} {why}", verdict.name()));
+        }
+    }
+    assert!(alarms.len() as u64 <= SOAKS / 100, "{} of {SOAKS}: {alarms:#?}", alarms.len());
+    assert!(missed.is_empty(), "{} of {SOAKS}: {missed:#?}", missed.len());
+    assert!(told > SOAKS / 2, "{told}");
+    assert_eq!(unsettled(&leaking_series(1, MIB, MIB), &limits), None, "a leak does not settle");
 }
 
 // ---- reports --------------------------------------------------------------------------------------------------------

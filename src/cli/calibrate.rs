@@ -7,6 +7,7 @@ use crate::base::sink::Cancel;
 use crate::base::{Code, DType, Env, Error, Record, Result};
 use crate::device::cpu::Pin;
 use crate::device::probe::{Rig, Select};
+use crate::device::telemetry::Telemetry;
 use crate::engine::{KernelCache, Workload};
 use crate::jobs::calibrate::{self, regret};
 use crate::jobs::workers::Start;
@@ -48,6 +49,7 @@ fn config(a: &args::Calibrate, env: &Env) -> Result<calibrate::CalibrateConfig> 
         processes: if a.processes == 1 { calibrate::CalibrateConfig::PROCESSES } else { a.processes },
         earlier: a.merge.as_deref().map(profile::load).transpose()?.map(|loaded| loaded.profile),
         kernels: KernelCache::of(env),
+        telemetry: Telemetry::cards,
     };
     if !(cfg.margin.is_finite() && (1.0..=100.0).contains(&cfg.margin)) {
         return bad(format!("--margin {}: expected 1 to 100", cfg.margin));

@@ -5,6 +5,7 @@ pub mod ablate;
 pub mod bench;
 pub mod calibrate;
 pub mod ceilings;
+mod clocks;
 pub mod devices;
 pub mod explain;
 mod gross;

@@ -3,6 +3,7 @@
 #![allow(clippy::print_stdout, reason = "a test tells what it skipped and found")]
 
 mod keys;
+mod slowed;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,6 +35,7 @@ fn config(ops: &[&str]) -> CalibrateConfig {
         processes: CalibrateConfig::PROCESSES,
         earlier: None,
         kernels: gpuctl::engine::KernelCache::off(),
+        telemetry: gpuctl::device::telemetry::Telemetry::cards,
     }
 }
 

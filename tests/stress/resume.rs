@@ -77,6 +77,10 @@ fn a_run_that_was_cut_off_goes_on_where_it_was() {
     assert_eq!(names, ["alloc-cycle", "concurrent"], "the summary covers both");
     assert!(summary.line().contains("pass (2 of") && summary.line().contains("2 of 2 phases"), "{}", summary.line());
     assert_eq!(summary.records[1].planned_seconds, 2.0, "as it was planned");
+    for phase in ["alloc-cycle", "concurrent"] {
+        let drift = format!("{phase} on cpu: drift of memory");
+        assert!(summary.not_tested.iter().any(|w| w.starts_with(&drift)), "{phase}: {:?}", summary.not_tested);
+    }
     let (entries, damaged) = journal::read(&path).unwrap();
     assert!(!damaged, "the line that was cut off is gone");
     assert!(

@@ -256,19 +256,15 @@ pub(super) fn not_given(e: &wgpu::RequestDeviceError) -> Error {
     Api::Wgpu.named_error("RequestDeviceError", why, Code::ContextCreate)
 }
 
-/// The error of a mapping that failed.
-pub(super) fn not_mapped(row: &str, why: &str) -> Error {
-    Api::Wgpu.named_error(row, format!("the staging buffer could not be mapped: {}", one_line(why)), Code::MapFailed)
-}
-
 /// wgpu's messages are trees over several lines; ours are one line.
 pub(super) fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Whether a poll met a race of wgpu's, not a fault: its time was over, and before it had looked around another thread took what
-/// had just been done. wgpu-core 30.0.1 panics then, of a sound device; later ones do not (gfx-rs/wgpu#9958). Nothing was
-/// taken by the poll itself: the next one sees how things stand.
+/// had just been done. wgpu-core 30.0.1 panics then, of a sound device; later ones do not (gfx-rs/wgpu#9958). The next poll
+/// sees how things stand; mappings that this one had made are there, but their callbacks went with the panic
+/// ([`super::mapping`]).
 pub(super) fn overtaken(panic: &str) -> bool {
     panic.starts_with("If the queue is empty, the current submission index")
 }

@@ -1,12 +1,13 @@
 //! What wgpu says late, outside of a call, or by a panic: each way ends in a typed error. All faults are wgpu's own.
 
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
 use crate::base::{Class, Code, Env};
 use crate::device::{DEADLINE, Device, MemoryKind};
 
 use super::WgpuDevice;
 use super::core::{Core, not_given, one_line};
+use super::mapping;
 
 fn open(test: &str) -> Option<WgpuDevice> {
     match WgpuDevice::open(0) {
@@ -129,8 +130,30 @@ fn a_mapping_that_fails_is_a_typed_error() {
     staging.destroy();
     d.core.look().unwrap();
     let refused = told.lock().unwrap().take().expect("the callback runs in a poll").unwrap_err();
-    let e = super::core::not_mapped("BufferAsyncError", &refused.to_string());
-    assert_eq!((e.code(), e.class()), (Code::MapFailed, Class::Transient), "{e}");
+    let (tell, told) = mpsc::channel();
+    tell.send(Err(refused)).unwrap();
+    let e = mapping::take(&d.core, &staging, &told, &mut [0; 8]).unwrap_err();
+    assert_eq!((e.code(), e.class(), status(&e)), (Code::MapFailed, Class::Transient, "BufferAsyncError"), "{e}");
+    assert_eq!(d.health(), crate::device::Health::Usable);
+}
+
+/// A poll that is overtaken (`overtaken`) maps what is ready and drops the callbacks unheard. The data are there all the same,
+/// and what is not mapped is refused by the mapping itself.
+#[test]
+fn a_mapping_whose_callback_was_dropped_tells_for_itself() {
+    let Some(d) = open("a_mapping_whose_callback_was_dropped") else { return };
+    let staging = buffer(&d.core, wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST);
+    let data: Vec<u8> = (1..=64).collect();
+    d.core.queue.write_buffer(&staging, 0, &data);
+    let submission = d.core.queue.submit([]);
+    let unheard = || mpsc::channel().1;
+    let e = mapping::take(&d.core, &staging, &unheard(), &mut [0; 8]).unwrap_err();
+    assert_eq!((e.code(), e.class(), status(&e)), (Code::MapFailed, Class::Transient, "MapRangeError"), "{e}");
+    staging.map_async(wgpu::MapMode::Read, .., |_| {});
+    d.core.wait(&submission, DEADLINE).unwrap();
+    let mut out = [0; 61];
+    mapping::take(&d.core, &staging, &unheard(), &mut out).unwrap();
+    assert_eq!(out, data[..61], "bytes that are no whole words, too");
     assert_eq!(d.health(), crate::device::Health::Usable);
 }
 

@@ -10,6 +10,7 @@ mod given;
 #[cfg(test)]
 mod late_tests;
 mod launch;
+mod mapping;
 mod pipelines;
 mod program;
 mod queue;

@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::num::NonZeroU64;
 use std::sync::mpsc;
 use std::sync::{Arc, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use wgpu::{BufferUsages, SubmissionIndex};
 
@@ -15,8 +15,9 @@ use crate::base::{Clock, Code, Result};
 use crate::device::{Buffer, DEADLINE, Kind, Launch, Mark, Queue, Span, Ticket, Waited};
 use crate::kernel::Param;
 
-use super::core::{Core, not_mapped};
+use super::core::Core;
 use super::launch::{checked, encode_params};
+use super::mapping;
 use super::program::{Access, RawProgram, build};
 
 /// Launches in one submission; also the slots of the uniform buffer.
@@ -305,33 +306,10 @@ impl WgpuQueue {
             let why = format!("data did not arrive within {:.1} s", DEADLINE.as_secs_f64());
             return Err(self.core.fail(Code::LaunchTimeout, why));
         }
-        if !self.arrived(&told)? {
-            self.core.pump()?;
-            let e = wgpu::BufferAsyncError;
-            return Err(not_mapped("BufferAsyncError", &e.to_string()).device(&self.core.id));
-        }
-        let view = self.core.guarded(Code::TransferFailed, || staging.buffer.get_mapped_range(..bytes))?;
-        match view {
-            Ok(view) => out.copy_from_slice(&view[..out.len()]),
-            Err(e) => return Err(not_mapped("MapRangeError", &e.to_string()).device(&self.core.id)),
-        }
+        mapping::take(&self.core, &staging.buffer, &told, out)?;
         staging.buffer.unmap();
         self.staging = Some(staging);
         Ok(())
-    }
-
-    /// Whether a mapping whose submission is done succeeded. Any thread's poll may have taken our callback and not have
-    /// run it yet, so its word is waited for.
-    fn arrived(&self, told: &mpsc::Receiver<std::result::Result<(), wgpu::BufferAsyncError>>) -> Result<bool> {
-        let start = Instant::now();
-        loop {
-            match told.recv_timeout(Duration::from_millis(1)) {
-                Ok(result) => return Ok(result.is_ok()),
-                Err(mpsc::RecvTimeoutError::Disconnected) => return Ok(false),
-                Err(mpsc::RecvTimeoutError::Timeout) if start.elapsed() > DEADLINE => return Ok(false),
-                Err(mpsc::RecvTimeoutError::Timeout) => self.core.pump()?,
-            }
-        }
     }
 
     /// Hands words to the device; offset and length are multiples of 4.

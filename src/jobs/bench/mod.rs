@@ -5,7 +5,6 @@
 //! point in several fresh processes ([`processes`]), since one says little about the next.
 
 pub mod baseline;
-mod clocks;
 mod point;
 pub mod processes;
 

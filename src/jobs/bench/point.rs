@@ -13,15 +13,15 @@ use crate::base::{
 };
 use crate::device::Device;
 use crate::device::probe::Rig;
-use crate::device::telemetry::Told;
+use crate::device::telemetry::{Telemetry, Told};
 use crate::engine::{Prepared, Runner, cache};
 use crate::jobs::ceilings::judge;
+use crate::jobs::clocks::{self, Clocks};
 use crate::jobs::gross;
 use crate::measure::reference::Reference;
 use crate::measure::{Cache, OpSubject, Residency, Series, StopRule, Subject, Sweep, phases, sample, stop};
 use crate::op::{OpDesc, case};
 
-use super::clocks::{self, Clocks};
 use super::{BenchConfig, judged};
 
 /// A row with what a document leaves out.
@@ -152,7 +152,7 @@ impl<'a> Bench<'a> {
             known: HashMap::new(),
             reference: (!rig.cpu.clock().is_virtual())
                 .then(|| Reference::new(rig.cpu.info().compute_units.try_into().unwrap_or(1))),
-            clocks: Clocks::new(),
+            clocks: Clocks(Telemetry::cards()),
         }
     }
 

@@ -18,6 +18,7 @@ use crate::profile::{self, CPU_AUTO, Entry, Profile, Verdict};
 
 use super::decide::{self, Decision};
 use super::machine::utc;
+use super::slowed::Slowed;
 use super::smoke::{self, Trust};
 use super::sweep::{Sweep, Swept};
 use super::{CalibrateConfig, Calibrated, Wanted, earlier};
@@ -78,6 +79,7 @@ pub(super) struct Job<'a> {
     lost: Vec<(u64, String)>,
     /// Kernels that computed wrong.
     wrong: Vec<Finding>,
+    slowed: Slowed,
     kept: u64,
     interrupted: bool,
     /// By serial of the device: the residencies that it offers, and why it does not offer the others.
@@ -127,6 +129,7 @@ impl<'a> Job<'a> {
             checked: None,
             lost: Vec::new(),
             wrong: Vec::new(),
+            slowed: Slowed::new((cfg.telemetry)()),
             kept: 0,
             interrupted: false,
             residencies: Vec::new(),
@@ -267,8 +270,11 @@ impl<'a> Job<'a> {
             }
             None => return Err(Error::new(Code::Internal, "the check left no result")),
         }
+        self.slowed.look(g.number, device.info());
         let budget_s = share - (self.rig.cpu.clock().now() - begin);
-        match self.sweep(g, budget_s, cancel).run(looker, &Swept::default(), FIRST) {
+        let swept = self.sweep(g, budget_s, cancel).run(looker, &Swept::default(), FIRST);
+        self.slowed.look(g.number, device.info());
+        match swept {
             Err(e) if e.code() == Code::Cancelled => {
                 self.interrupted = true;
                 self.without(g, Verdict::Unmeasured, INTERRUPTED, sink);
@@ -300,11 +306,13 @@ impl<'a> Job<'a> {
             self.interrupted |= cancel.raised();
             return Ok(());
         }
+        self.slowed.look(g.number, g.runner.device().info());
         let sweep = self.sweep(g, share, cancel);
         let more = match how {
             More::Decide => sweep.run(looker, swept, self.cfg.processes),
             More::Shapes => sweep.look_elsewhere(looker, swept),
         };
+        self.slowed.look(g.number, g.runner.device().info());
         match more {
             Err(e) if e.code() == Code::Cancelled => self.interrupted = true,
             more => {
@@ -368,12 +376,13 @@ impl<'a> Job<'a> {
             self.without(g, Verdict::Unmeasured, &e.to_string(), sink);
             return Ok(());
         }
+        let slowed = self.slowed.reason(g.number, g.runner.device().info(), self.offered(g).len());
         let found = self.sweep(g, 0.0, &Cancel::default()).found(&swept)?;
         for ((residency, found), curve) in self.offered(g).to_vec().into_iter().zip(found).zip(curves) {
             let sizes: Vec<u64> = found.points.iter().map(|p| p.size).collect();
             let mut decision = decide::decide(&found.outcome, &sizes, self.cfg.margin);
-            if let Some(cut) = &swept.cut {
-                decision.reason.push_str(&format!("; {cut}"));
+            for more in swept.cut.iter().chain(&slowed) {
+                decision.reason.push_str(&format!("; {more}"));
             }
             if sizes.is_empty() {
                 self.unmeasured += 1;
@@ -439,6 +448,14 @@ impl<'a> Job<'a> {
         self.entries.push((g.number, entry));
         sink.record(&Record::Calibrate(Box::new(record.clone())));
         self.records.push((g.number, record));
+    }
+
+    /// What cards told of their clocks, for people and for the profile.
+    pub(super) fn note_clocks(&mut self, sink: &mut dyn Sink) {
+        for note in self.slowed.notes() {
+            sink.note(&note);
+            self.profile.notes.push(note);
+        }
     }
 
     pub(super) fn finish(mut self) -> Calibrated {

@@ -12,6 +12,7 @@ mod machine;
 mod own;
 pub mod regret;
 mod shapes;
+mod slowed;
 mod smoke;
 mod sweep;
 
@@ -22,6 +23,7 @@ use crate::base::record::CalibrateRecord;
 use crate::base::sink::{Cancel, Progress, Sink};
 use crate::base::{Clock, Code, DType, Error, Result, os};
 use crate::device::probe::Rig;
+use crate::device::telemetry::Telemetry;
 use crate::engine::KernelCache;
 use crate::engine::trials::Finding;
 use crate::jobs::look::{Crew, Here, Looker};
@@ -67,6 +69,8 @@ pub struct CalibrateConfig {
     pub earlier: Option<Profile>,
     /// Where compiled kernels are kept. Nothing is fetched and written while something is measured.
     pub kernels: KernelCache,
+    /// How cards are asked whether they lowered their clocks: [`Telemetry::cards`].
+    pub telemetry: fn() -> Telemetry,
 }
 
 impl CalibrateConfig {
@@ -231,6 +235,7 @@ fn run_with(
         calibrate_block(&mut job, block, &span, looker, sink, cancel)?;
         done += block.len();
     }
+    job.note_clocks(sink);
     Ok(job.finish())
 }
 

@@ -45,7 +45,8 @@ pub struct StressConfig {
     pub scenarios: Vec<String>,
     /// Devices as `--device` names them; `None` for the default ones.
     pub device: Option<String>,
-    /// Threads of the scenarios that use many; 0 means four per CPU, at least 8 and at most 16.
+    /// Threads of the scenarios that use many; 0 means [`MANY_THREADS`] in a run of [`LONG_RUN`] seconds or more, else four per
+    /// CPU, at least 8 and at most 16.
     pub threads: u32,
     /// Journal: a file, or a folder (a path without an extension) in which one is made; `None` for none.
     /// [`default_journal`] is the usual place.
@@ -165,6 +166,11 @@ pub fn default_journal(env: &Env) -> Option<PathBuf> {
     env.state_dir.as_ref().map(|d| d.join("stress"))
 }
 
+/// Threads of a run that has the time for them.
+pub const MANY_THREADS: u32 = 128;
+/// Seconds of such a run: on a slow device 128 threads need a while for a turn each.
+pub const LONG_RUN: f64 = 600.0;
+
 impl StressConfig {
     /// Scenario rows in order, threads and heartbeat made concrete. `BadArgument` for what makes no sense.
     fn resolve(&self) -> Result<Resolved> {
@@ -180,6 +186,7 @@ impl StressConfig {
             self.scenarios.iter().map(|s| scenario::find(s)).collect::<Result<Vec<_>>>()?
         };
         let threads = match self.threads {
+            0 if self.seconds >= LONG_RUN => MANY_THREADS,
             0 => (4 * available_threads()).clamp(8, 16) as u32,
             n if n <= 1024 => n,
             n => return Err(Error::new(Code::BadArgument, format!("{n} threads: at most 1024"))),
@@ -194,4 +201,20 @@ impl StressConfig {
 struct Resolved {
     scenarios: Vec<&'static scenario::Scenario>,
     threads: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_with_time_for_them_has_more_than_a_hundred_threads() {
+        let threads = |seconds, threads| {
+            StressConfig { seconds, threads, ..StressConfig::default() }.resolve().map(|r| r.threads).ok()
+        };
+        assert_eq!((threads(600.0, 0), threads(86_400.0, 0)), (Some(128), Some(128)));
+        assert!(threads(60.0, 0).is_some_and(|n| (8..=16).contains(&n)));
+        assert_eq!((threads(600.0, 4), threads(60.0, 300)), (Some(4), Some(300)), "what was asked for");
+        assert_eq!(threads(600.0, 1025), None);
+    }
 }

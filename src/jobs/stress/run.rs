@@ -104,7 +104,7 @@ fn from_the_list(
         }
         for record in r.records.iter().chain(&r.cut) {
             sink.record(&Record::Stress(Box::new(record.clone())));
-            summary.records.push(record.clone());
+            take(&mut summary, record.clone());
         }
     }
     let todo: Vec<(DeviceInfo, Vec<Planned>)> = summary
@@ -305,10 +305,7 @@ fn work(
                     // On the disk first: what is told may be read by somebody who then pulls the plug.
                     log.entry(&Entry::Phase { utc: utc_now(), record: record.clone(), cut }, sink);
                     sink.record(&Record::Stress(record.clone()));
-                    for what in &record.not_tested {
-                        add(&mut summary.not_tested, format!("{} on {}: {what}", record.scenario, record.device));
-                    }
-                    summary.records.push(*record);
+                    take(summary, *record);
                     if cfg.fail_early && verdict > Verdict::Inconclusive {
                         finding.raise();
                     }
@@ -318,6 +315,14 @@ fn work(
             }
         }
     });
+}
+
+/// A phase of this process or an earlier one, with what it left untested.
+fn take(summary: &mut StressSummary, record: StressRecord) {
+    for what in &record.not_tested {
+        add(&mut summary.not_tested, format!("{} on {}: {what}", record.scenario, record.device));
+    }
+    summary.records.push(record);
 }
 
 fn add(all: &mut Vec<String>, what: String) {

@@ -103,3 +103,17 @@ pub fn leaking_series(seed: u64, per_minute: f64, noise: f64) -> Vec<StressSampl
     }
     series
 }
+
+/// A phase of `seconds` in which resident memory grows as the heap of a driver does that serves random sizes: `per_fold` bytes for
+/// each e-fold of time, and beyond it a leak of `per_minute`, under normal noise.
+pub fn settling_series(seed: u64, seconds: f64, per_fold: f64, per_minute: f64, noise: f64) -> Vec<StressSample> {
+    let rng = Philox::new(seed);
+    let mut series = clean_series(seed);
+    let every = seconds / SAMPLES as f64;
+    for (i, s) in series.iter_mut().enumerate() {
+        s.t = every * (i + 1) as f64;
+        let rss = 200.0 * MIB + per_fold * s.t.ln() + per_minute * s.t / 60.0 + noise * rng.normal(32, i as u64);
+        s.rss_bytes = Some(rss.max(0.0) as u64);
+    }
+    series
+}

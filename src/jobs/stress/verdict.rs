@@ -297,14 +297,14 @@ fn leaked(e: &Evidence, limits: &Limits) -> Option<String> {
         return None;
     }
     let mib = 1024.0 * 1024.0;
-    if let Some(d) = drift(&column(|s| s.rss_bytes), limits.rss_floor_bytes, limits) {
+    if let Some(d) = lasting(&column(|s| s.rss_bytes), limits.rss_floor_bytes, limits) {
         return Some(format!("resident memory grew by {:.1} MiB, {:.3} MiB/min", d.growth / mib, d.slope * 60.0 / mib));
     }
     for (what, f) in [
         ("open file descriptors", (|s: &StressSample| s.fds) as fn(&_) -> _),
         ("threads", |s: &StressSample| s.threads),
     ] {
-        if let Some(d) = drift(&column(f), limits.handle_floor, limits) {
+        if let Some(d) = lasting(&column(f), limits.handle_floor, limits) {
             return Some(format!("{what} grew by {:.0}", d.growth));
         }
     }
@@ -312,6 +312,23 @@ fn leaked(e: &Evidence, limits: &Limits) -> Option<String> {
         Some(Grown { ours: true, text }) => Some(text),
         _ => None,
     }
+}
+
+/// A drift that does not settle.
+fn lasting(points: &[(f64, f64)], floor: f64, limits: &Limits) -> Option<Drift> {
+    drift(points, floor, limits).filter(|d| d.settles.is_none())
+}
+
+/// What the samples cannot tell: resident memory that still grew at the end, but ever more slowly.
+pub fn unsettled(series: &[StressSample], limits: &Limits) -> Option<String> {
+    let points: Vec<(f64, f64)> = series.iter().filter_map(|s| Some((s.t, s.rss_bytes? as f64))).collect();
+    let d = drift(&points, limits.rss_floor_bytes, limits).filter(|_| span(series) >= limits.min_seconds)?;
+    let settles = d.settles?;
+    Some(format!(
+        "leaks of resident memory below {:.1} MiB/min: the second half still grew so fast, {:.2} times as fast as the first",
+        settles.slope.max(0.0) * 60.0 / (1024.0 * 1024.0),
+        settles.part.max(0.0)
+    ))
 }
 
 /// Device memory that grew for good.
@@ -330,7 +347,7 @@ fn device_memory(series: &[StressSample], limits: &Limits) -> Option<Grown> {
     let column = |f: fn(&StressSample) -> Option<u64>| -> Vec<(f64, f64)> {
         series.iter().filter_map(|s| f(s).map(|v| (s.t, v as f64))).collect()
     };
-    let grown = |f: fn(&StressSample) -> Option<u64>| drift(&column(f), limits.device_floor_bytes, limits);
+    let grown = |f: fn(&StressSample) -> Option<u64>| lasting(&column(f), limits.device_floor_bytes, limits);
     let mib = |d: &Drift| format!("{:.1} MiB", d.growth / (1024.0 * 1024.0));
     let own = column(|s| s.device_own_bytes);
     if own.len() >= limits.min_samples {

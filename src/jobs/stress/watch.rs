@@ -16,7 +16,7 @@ use super::journal::{Entry, utc_now};
 use super::post::{Event, Post, Stop};
 use super::scenario::{Counts, Scenario};
 use super::supervisor::{Spawn, await_end, ending, phase_task, reader, task_text};
-use super::verdict::{Evidence, Verdict, judge};
+use super::verdict::{Evidence, Verdict, judge, unsettled};
 use super::worker::{Line, Phase};
 use super::{Planted, StressConfig};
 
@@ -321,9 +321,10 @@ fn conclude(job: &Job<'_>, mut told: Told<'_>, heat: &Heat) -> (Verdict, StressR
         ..told.evidence
     };
     let (verdict, reason) = below_floor(job, judge(&evidence, &limits), heat);
+    let mut record = told.record;
+    record.not_tested.extend(unsettled(&evidence.series, &limits));
     let mut series = told.older;
     series.extend(evidence.series);
-    let mut record = told.record;
     if job.seconds < limits.min_seconds {
         record.not_tested.push(format!(
             "drift of memory and throughput: needs phases of {:.0} s, this one has {:.1} s",

@@ -17,6 +17,8 @@ mod oom;
 pub mod reference;
 mod soak;
 mod storm;
+#[cfg(test)]
+mod testing;
 mod train;
 mod transfer;
 

@@ -341,38 +341,23 @@ pub(super) fn first_difference(want: &HostTensor, got: &HostTensor) -> Option<St
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::Cancel;
     use crate::device::cpu::{CpuDevice, Pin};
-    use crate::jobs::stress::scenario::Meter;
+    use crate::jobs::stress::scenario::testing::on;
     use crate::kernel::Isa;
     use std::sync::Arc;
-    use std::time::Duration;
 
     /// Names of the references that so many seconds are enough for, and what was said.
     fn made(budget: f64) -> (Vec<String>, String) {
         let device: Arc<dyn crate::device::Device> = Arc::new(CpuDevice::new(1, Isa::detect(), Pin::Free).unwrap());
-        let mut out = Vec::new();
-        let meter = Meter::new(&mut out, 1, Cancel::new(), Duration::from_secs(60), None);
-        let same = Arc::clone(&device);
-        let ctx = Ctx {
-            device: Arc::clone(&device),
-            open: Arc::new(move || Ok(Arc::clone(&same))),
-            seconds: 1.0,
-            threads: 1,
-            seed: 1,
-            start: Instant::now(),
-            kernels: crate::engine::KernelCache::off(),
-            victim: None,
-            meter: &meter,
-        };
-        let runner = Runner::new(Arc::clone(&device));
         let wanted = |(op, _): &(&'static OpDesc, Case)| matches!(op.name, "add" | "relu" | "sum");
-        let mut few = candidates(&runner, 1 << 12);
-        few.cases.retain(wanted);
-        few.left_out.clear();
-        let goldens = build(&ctx, &runner, few, budget, 1 << 30).unwrap();
-        let names = goldens.iter().map(|g| format!("{} {}", g.op.name, g.case.dtype)).collect();
-        (names, String::from_utf8(out).unwrap())
+        let (goldens, said) = on(device, |ctx| {
+            let runner = ctx.runner();
+            let mut few = candidates(&runner, 1 << 12);
+            few.cases.retain(wanted);
+            few.left_out.clear();
+            build(ctx, &runner, few, budget, 1 << 30).unwrap()
+        });
+        (goldens.iter().map(|g| format!("{} {}", g.op.name, g.case.dtype)).collect(), said)
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Whether cards had lowered their clocks when a row was measured: asked before its samples and after them.
+//! Whether cards had lowered their clocks when something was measured: asked before it and after it.
 
 use crate::base::DeviceInfo;
 use crate::base::telemetry::{Snapshot, lowered};
@@ -6,18 +6,17 @@ use crate::device::telemetry::{ANSWER, Telemetry, Told, card_of, cardless};
 
 /// Asks cards, if there are any.
 #[derive(Debug)]
-pub(super) struct Clocks(Telemetry);
+pub(super) struct Clocks(pub(super) Telemetry);
 
 impl Clocks {
-    pub(super) fn new() -> Self {
-        Clocks(Telemetry::cards())
-    }
-
     /// What cards tell now; nothing is asked where none of the devices is one.
     pub(super) fn look<'d>(&mut self, mut devices: impl Iterator<Item = &'d DeviceInfo>) -> Option<Told> {
         devices.any(|d| cardless(d).is_none()).then(|| self.0.ask(ANSWER)).flatten()
     }
 }
+
+/// Begins the flag of a row whose card had lowered its clocks; the reasons follow.
+pub(super) const THROTTLED: &str = "throttled: ";
 
 /// The flag of a row: `throttled: ..` with the reasons, `clocks-not-told` of a card that does not say; none for clocks as they
 /// should be, and for devices that are no cards.
@@ -28,7 +27,7 @@ pub(super) fn flag(told: &[Told], device: &DeviceInfo) -> Option<String> {
     let moments: Vec<&Snapshot> = told.iter().filter_map(|t| card_of(t, device).ok()).collect();
     let words = lowered(&moments);
     if !words.is_empty() {
-        Some(format!("throttled: {}", words.join(" ")))
+        Some(format!("{THROTTLED}{}", words.join(" ")))
     } else if moments.iter().any(|m| m.throttle.is_some()) {
         None
     } else {
