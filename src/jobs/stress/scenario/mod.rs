@@ -92,7 +92,7 @@ pub static SCENARIOS: &[Scenario] = &[
         name: "concurrent",
         doc: "Many threads share one device, its queues and an engine that is replaced meanwhile; every result is checked, a stuck thread is a hang.",
         least_seconds: 2.0,
-        floor: |seconds, threads| ((10.0 * seconds) as u64).max(u64::from(threads)),
+        floor: |seconds, threads| ((2.0 * seconds) as u64).max(u64::from(threads)),
         lanes: |threads| threads,
         run: concurrent::run,
     },
