@@ -1,7 +1,7 @@
-//! Broken OpenCL drivers beside a good one: each is a row with its reason, none hides another, and nothing waits for long.
+//! Broken OpenCL and Vulkan drivers beside a good one: each is a row with its reason, none hides another, and nothing waits for long.
 //! Good ones beside each other: each device once, with an id and a uid that no order of listing changes.
 //!
-//! The broken ones are built from tests/fixtures/icd with the system's C compiler; the good one is PoCL.
+//! The broken ones are built from tests/fixtures/icd with the system's C compiler; the good ones are PoCL and lavapipe.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::print_stderr, reason = "skips are named")]
@@ -46,14 +46,32 @@ impl Drivers {
 
     /// Builds a driver from `tests/fixtures/icd/SOURCE.c` and names it in `NAME.icd`. False without a C compiler.
     fn build(&self, name: &str, source: &str, defines: &[&str]) -> bool {
+        let library = self.library(name, source, defines);
+        library.is_some_and(|library| {
+            self.icd(name, &format!("{}\n", library.display()));
+            true
+        })
+    }
+
+    /// Builds a Vulkan driver and names it in `NAME.json`, whose path it gives. `None` without a C compiler.
+    fn manifest(&self, name: &str, defines: &[&str]) -> Option<String> {
+        let library = self.library(name, "vulkan", defines)?;
+        let icd = serde_json::json!({ "library_path": library, "api_version": "1.1.0" });
+        let text = serde_json::json!({ "file_format_version": "1.0.0", "ICD": icd }).to_string();
+        let path = self.path().join(format!("{name}.json"));
+        std::fs::write(&path, text).unwrap();
+        Some(path.display().to_string())
+    }
+
+    /// `libNAME.so`, made of `tests/fixtures/icd/SOURCE.c`. `None` without a C compiler.
+    fn library(&self, name: &str, source: &str, defines: &[&str]) -> Option<PathBuf> {
         let library = self.path().join(format!("lib{name}.so"));
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/icd/{source}.c"));
         let mut cc = Command::new("cc");
         cc.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(source).args(defines.iter().map(|d| format!("-D{d}")));
-        let Ok(out) = cc.output() else { return false };
+        let out = cc.output().ok()?;
         assert!(out.status.success(), "{name}: {}", String::from_utf8_lossy(&out.stderr));
-        self.icd(name, &format!("{}\n", library.display()));
-        true
+        Some(library)
     }
 
     /// Copies PoCL's file. False if there is none.
@@ -224,6 +242,53 @@ fn no_broken_driver_hides_the_rest() {
     assert_eq!(broken.len(), 4, "{}", health["records"]);
     let told = |words: &str| broken.iter().filter(|f| f["detail"].as_str().unwrap().contains(words)).count();
     assert_eq!((told("no answer within 1.5 s"), told("crashed the process")), (2, 2), "{broken:?}");
+}
+
+/// Vulkan's loader asks all drivers at once as well.
+#[test]
+fn no_broken_vulkan_driver_hides_the_rest() {
+    let test = "no_broken_vulkan_driver_hides_the_rest";
+    let folders = ["/usr/share/vulkan/icd.d", "/etc/vulkan/icd.d"];
+    let files = folders.into_iter().flat_map(|f| std::fs::read_dir(f).into_iter().flatten().flatten());
+    let mut lavapipe = files.filter(|f| f.file_name().to_string_lossy().starts_with("lvp"));
+    let Some(good) = lavapipe.next().map(|f| f.path().display().to_string()) else {
+        return skipped(test, "wgpu", "no manifest of lavapipe");
+    };
+    let mut drivers = Drivers::new();
+    let with = |files: &[&str]| ["VK_DRIVER_FILES", "VK_ICD_FILENAMES"].map(|name| (name, files.join(":"))).to_vec();
+    drivers.variables = with(&[&good]);
+    let wgpu = |doc: &Value| -> Vec<Value> {
+        doc["devices"].as_array().unwrap().iter().filter(|d| d["backend"] == "wgpu").cloned().collect()
+    };
+    let healthy = wgpu(&drivers.document());
+    if healthy.is_empty() {
+        return skipped(test, "wgpu", "lavapipe gives no device");
+    }
+    let Some(hangs) = drivers.manifest("hangs", &["HANGS"]) else {
+        return skipped(test, "cc", "no C compiler 'cc'");
+    };
+    let crashes = drivers.manifest("crashes", &["CRASHES"]).unwrap();
+    let refuses = drivers.manifest("refuses", &[]).unwrap();
+    drivers.variables = with(&[&hangs, &crashes, &refuses, &good]);
+    let doc = drivers.document();
+    assert_eq!(wgpu(&doc), healthy, "what was there before, with its ids, and nothing else");
+    for (file, reason) in
+        [(&hangs, "launch-timeout: the driver's library "), (&crashes, "worker-crashed: the driver's library ")]
+    {
+        let (said, next) = row(&doc, file);
+        assert!(said.starts_with(reason) && next.contains("VK_DRIVER_FILES"), "{said}; {next}");
+    }
+    assert!(row(&doc, &hangs).0.ends_with("libhangs.so hung: no answer within 20 s"));
+    assert!(row(&doc, &crashes).0.ends_with("(signal SIGABRT); its last words: fake driver: firmware not found"));
+
+    // The only driver.
+    drivers.variables = with(&[&crashes]);
+    let doc = drivers.document();
+    assert!(wgpu(&doc).is_empty() && row(&doc, &crashes).0.contains("crashed the process"), "{}", doc["absent"]);
+    // One that refuses its loader is no fault of ours to find: it has no device.
+    drivers.variables = with(&[&refuses]);
+    let doc = drivers.document();
+    assert!(wgpu(&doc).is_empty() && !strings(&doc, "absent", "reason", |r| r["backend"] == "wgpu").is_empty());
 }
 
 /// Without the bad driver the loader would list the same devices with the same ids: they keep those.

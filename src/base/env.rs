@@ -69,9 +69,9 @@ impl Env {
     }
 }
 
-/// Where other tools say that they are installed, and where OpenCL's loader is told to look for drivers; looked up to find
-/// vendor libraries, never as settings of gpuctl.
-pub const OTHER_TOOLS: [&str; 9] = [
+/// Where other tools say that they are installed, and where the loaders of OpenCL and Vulkan are told to look for drivers; looked
+/// up to find vendor libraries, never as settings of gpuctl.
+pub const OTHER_TOOLS: [&str; 16] = [
     "CUDA_PATH",
     "CUDA_HOME",
     "VIRTUAL_ENV",
@@ -81,6 +81,13 @@ pub const OTHER_TOOLS: [&str; 9] = [
     "OCL_ICD_VENDORS",
     "OPENCL_VENDOR_PATH",
     "OCL_ICD_FILENAMES",
+    "VK_DRIVER_FILES",
+    "VK_ICD_FILENAMES",
+    "VK_ADD_DRIVER_FILES",
+    "XDG_CONFIG_HOME",
+    "XDG_CONFIG_DIRS",
+    "XDG_DATA_HOME",
+    "XDG_DATA_DIRS",
 ];
 
 /// By what drivers and loaders are told to hide devices, or to show others: told in `devices --why`, never settings of gpuctl.

@@ -11,6 +11,7 @@ pub mod cuda;
 pub mod faulty;
 pub mod icd;
 pub mod ledger;
+pub mod manifest;
 #[cfg(feature = "opencl")]
 pub mod opencl;
 pub mod platform;

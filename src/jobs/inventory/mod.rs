@@ -1,8 +1,11 @@
 //! What is there, asked in processes of their own: a driver that hangs or crashes takes only the process with it that asked
 //! it, and everything else is listed. The process that lists loads no driver.
 //!
-//! OpenCL's loader loads all drivers at once, so one bad driver takes the others with it. Then each driver is asked alone,
-//! and those that answered once more together: devices have the ids and uids that they would have without the bad driver.
+//! The loaders of OpenCL and Vulkan load all drivers at once, so one bad driver takes the others with it. Then each driver is
+//! asked alone, and those that answered once more together: devices have the ids and uids that they would have without the bad
+//! driver (`apart`).
+
+mod apart;
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -17,14 +20,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::base::text::printable;
 use crate::base::{Absence, Backend, Code, DeviceInfo, Env, Error, Result, os};
-use crate::device::icd::{self, Apart, Icd};
-use crate::device::platform::{self, Platform};
+use crate::device::platform::Platform;
 use crate::device::probe::{self, CpuConfig};
+use crate::device::{icd, manifest};
 
 /// After this a driver counts as hung. A server with eight cards whose driver is not kept loaded takes more than ten seconds
 /// to wake them; nobody should wait much longer for a list.
 const LIMIT: Duration = Duration::from_secs(20);
-/// After this each of OpenCL's drivers is asked alone while the wait for all of them goes on, so that a hang costs little more
+/// After this each driver of OpenCL or Vulkan is asked alone while the wait for all of them goes on, so that a hang costs little more
 /// than one limit. Healthy drivers answer within a second.
 const PATIENCE: Duration = Duration::from_secs(3);
 
@@ -33,7 +36,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 pub struct Waits {
     /// After this a driver counts as hung.
     limit: Duration,
-    /// After this OpenCL's drivers are asked one by one.
+    /// After this a loader's drivers are asked one by one.
     patience: Duration,
 }
 
@@ -167,15 +170,6 @@ impl Outcome {
         };
         Absence { backend, what: backend.name().into(), reason: format!("{}: {why}", code.name()), next: next.into() }
     }
-
-    /// The row of one of OpenCL's drivers that gave no answer.
-    fn of_driver(&self, icd: &Icd) -> Option<Absence> {
-        let library = icd.library.as_deref().unwrap_or_default();
-        let (code, why) = self.fault(&format!("the driver's library {}", printable(library)))?;
-        let next = "update or remove this driver; every other command loads it too, unless OCL_ICD_VENDORS names a folder \
-                    with the other .icd files only";
-        Some(icd.absence(code, &why, next))
-    }
 }
 
 struct Asker {
@@ -185,121 +179,23 @@ struct Asker {
 
 impl Asker {
     fn backend(&self, backend: Backend) -> Answer {
-        if backend == Backend::Opencl {
-            return self.opencl(&icd::listing().icds);
-        }
-        match self.ask(backend, None, &AtomicBool::new(false)) {
-            Outcome::Answered(answer) => answer,
-            other => Answer::only_absent(vec![other.of_backend(backend)]),
-        }
-    }
-
-    fn opencl(&self, icds: &[Icd]) -> Answer {
-        let stop = AtomicBool::new(false);
-        let never = AtomicBool::new(false);
-        let (say, heard) = channel();
-        let (together, alone) = std::thread::scope(|scope| {
-            let all = scope.spawn(|| {
-                let outcome = self.ask(Backend::Opencl, None, &never);
-                let answered = matches!(outcome, Outcome::Answered(_));
-                stop.store(answered, Ordering::Relaxed);
-                let _ = say.send(answered);
-                outcome
-            });
-            // With one driver there is nothing to tell apart.
-            let settled = icds.len() < 2 || heard.recv_timeout(self.waits.patience).is_ok_and(|answered| answered);
-            let alone = if settled { Vec::new() } else { self.each(icds, &stop) };
-            (all.join().unwrap_or_else(|_| Outcome::Unasked("its thread panicked".into())), alone)
-        });
-        match together {
-            Outcome::Answered(answer) => answer,
-            outcome => match icds {
-                [] => Answer::only_absent(vec![outcome.of_backend(Backend::Opencl)]),
-                [one] => Answer::only_absent(outcome.of_driver(one).into_iter().collect()),
-                several => self.sorted_out(&outcome, several, alone),
+        match backend {
+            Backend::Opencl => self.drivers(&icd::listing().icds),
+            Backend::Wgpu => self.drivers(&manifest::listing()),
+            _ => match self.ask(backend, &|_| {}, &AtomicBool::new(false)) {
+                Outcome::Answered(answer) => answer,
+                other => Answer::only_absent(vec![other.of_backend(backend)]),
             },
         }
     }
 
-    /// Each driver alone, side by side. `None` for those that have no library.
-    fn each(&self, icds: &[Icd], stop: &AtomicBool) -> Vec<Option<Outcome>> {
-        std::thread::scope(|scope| {
-            let one = |icd| scope.spawn(move || self.only(&[icd], stop));
-            let asked: Vec<_> = icds.iter().map(|icd| icd.library.is_ok().then(|| one(icd))).collect();
-            let done = asked.into_iter().map(|thread| {
-                thread.map(|t| t.join().unwrap_or_else(|_| Outcome::Unasked("its thread panicked".into())))
-            });
-            done.collect()
-        })
-    }
-
-    /// These drivers only.
-    fn only(&self, icds: &[&Icd], stop: &AtomicBool) -> Outcome {
-        let apart = match Apart::of(icds) {
-            Ok(apart) => apart,
-            Err(e) => return Outcome::Unasked(format!("no temporary folder: {e}")),
-        };
-        let mut outcome = self.ask(Backend::Opencl, Some(apart.path()), stop);
-        if let Outcome::Answered(answer) = &mut outcome {
-            for row in &mut answer.absent {
-                row.what = apart.original(&row.what);
-                row.reason = apart.original(&row.reason);
-            }
-        }
-        outcome
-    }
-
-    /// What several drivers that gave no answer together give otherwise.
-    fn sorted_out(&self, together: &Outcome, icds: &[Icd], alone: Vec<Option<Outcome>>) -> Answer {
-        let mut all = Answer::default();
-        let mut good = Vec::new();
-        let mut answers = Vec::new();
-        for (icd, outcome) in icds.iter().zip(alone) {
-            match outcome {
-                None => all.absent.extend(icd.nameless()),
-                Some(Outcome::Answered(answer)) => {
-                    good.push(icd);
-                    answers.push(answer);
-                }
-                Some(other) => all.absent.extend(other.of_driver(icd)),
-            }
-        }
-        let rest = if good.len() == icds.len() {
-            together.clone()
-        } else if let [only] = &mut answers[..] {
-            Outcome::Answered(std::mem::take(only))
-        } else if good.is_empty() {
-            Outcome::Answered(Answer::default())
-        } else {
-            self.only(&good, &AtomicBool::new(false))
-        };
-        match rest {
-            Outcome::Answered(answer) => all.add(answer),
-            other => {
-                if let Some((code, why)) = other.fault("the drivers") {
-                    all.absent.push(Absence {
-                        backend: Backend::Opencl,
-                        what: Backend::Opencl.name().into(),
-                        reason: format!("{}: each driver answers alone, but together {why}", code.name()),
-                        next: "OCL_ICD_VENDORS=FOLDER with some of the .icd files keeps every command to those".into(),
-                    });
-                }
-                all.add(joined(answers));
-            }
-        }
-        all
-    }
-
-    /// Asks a backend in a process of its own; of OpenCL's drivers those in a folder, if one is given.
-    fn ask(&self, backend: Backend, vendors: Option<&Path>, stop: &AtomicBool) -> Outcome {
+    /// Asks a backend in a process of its own, whose environment `limit` may change.
+    fn ask(&self, backend: Backend, limit: &(dyn Fn(&mut Command) + Sync), stop: &AtomicBool) -> Outcome {
         let mut command = Command::new(&self.program);
         command.args(["probe-worker", "--backend", backend.name()]);
         // In our process group: Ctrl-C at the terminal ends it, too.
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        if let Some(folder) = vendors {
-            command.env("OCL_ICD_VENDORS", folder);
-            command.env_remove("OPENCL_VENDOR_PATH").env_remove("OCL_ICD_FILENAMES");
-        }
+        limit(&mut command);
         let mut child = match command.spawn() {
             Ok(child) => child,
             Err(e) => return Outcome::Unasked(format!("cannot start {}: {e}", self.program.display())),
@@ -416,77 +312,10 @@ fn last_line(bytes: &[u8]) -> String {
     printable(&line).replace('\t', " ")
 }
 
-/// Answers of drivers that were asked alone, numbered as if they had been asked together. Devices that cannot be used have
-/// an id, too.
-fn joined(answers: Vec<Answer>) -> Answer {
-    let mut all = Answer::default();
-    // Each platform with the answer that has it and the number of its first device there.
-    let mut from: Vec<(usize, usize)> = Vec::new();
-    for (i, answer) in answers.iter().enumerate() {
-        let mut first = 0;
-        for one in &answer.platforms {
-            if !all.platforms.iter().any(|known| platform::same_driver(known, one)) {
-                all.platforms.push(one.clone());
-                from.push((i, first));
-            }
-            first += one.devices.len();
-        }
-    }
-    let places = platform::places(&all.platforms);
-    // The new number and uid of a device; nothing if the platform is that of an earlier answer.
-    let place = |answer: usize, number: usize| {
-        places.iter().find_map(|place| {
-            let (of, first) = from[place.platform];
-            let index = number.checked_sub(first).filter(|_| of == answer)?;
-            place.uids.get(index).map(|uid| (place.first + index, uid.clone()))
-        })
-    };
-    let mut devices = Vec::new();
-    let mut numbered = Vec::new();
-    let mut others = Vec::new();
-    for (i, answer) in answers.into_iter().enumerate() {
-        for device in answer.devices {
-            let number = numbered_as(&device.id).map_or(0, |(number, _)| number);
-            if let Some((number, uid)) = place(i, number) {
-                devices.push((number, DeviceInfo { id: format!("opencl:{number}"), uid, ..device }));
-            }
-        }
-        for row in answer.absent {
-            let Some((old, name)) = numbered_as(&row.what) else {
-                // A platform without devices is nameless but for its row: not twice either.
-                if !others.contains(&row) {
-                    others.push(row);
-                }
-                continue;
-            };
-            if let Some((number, _)) = place(i, old) {
-                numbered.push((number, Absence { what: format!("opencl:{number}{name}"), ..row }));
-            }
-        }
-    }
-    devices.sort_by_key(|(number, _)| *number);
-    numbered.sort_by_key(|(number, _)| *number);
-    all.devices = devices.into_iter().map(|(_, device)| device).collect();
-    all.absent = numbered.into_iter().map(|(_, row)| row).chain(others).collect();
-    all.platforms = places.iter().map(|p| all.platforms[p.platform].clone()).collect();
-    all
-}
-
-/// The number of `opencl:2 Some Card`, and what comes after it.
-fn numbered_as(text: &str) -> Option<(usize, &str)> {
-    let rest = text.strip_prefix("opencl:")?;
-    let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
-    Some((rest[..digits].parse().ok()?, &rest[digits..]))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::icd::Named;
-
-    fn device(id: &str) -> DeviceInfo {
-        DeviceInfo { id: id.into(), backend: Backend::Opencl, ..DeviceInfo::ordinary_gpu() }
-    }
+    use crate::device::icd::{Icd, Named};
 
     fn row(what: &str) -> Absence {
         Absence { backend: Backend::Opencl, what: what.into(), reason: "old".into(), next: "new".into() }
@@ -512,51 +341,6 @@ mod tests {
         assert_eq!(last_line(&[b'x'; 5000]).len(), 200);
     }
 
-    fn platform(name: &str, devices: usize) -> Platform {
-        let seen = platform::Seen { name: "a card".into(), driver: "1".into(), hardware: None };
-        let file = Some(format!("/lib{name}.so"));
-        Platform { name: name.into(), devices: vec![seen; devices], file, ..Platform::default() }
-    }
-
-    /// Drivers that were asked alone have the ids and uids of a loader that asks all of them, whatever their order.
-    #[test]
-    fn drivers_that_were_asked_alone_are_numbered_as_together() {
-        let two = Answer {
-            devices: vec![device("opencl:0")],
-            absent: vec![row("opencl:1 Old"), row("/b.icd")],
-            platforms: vec![platform("B", 2)],
-        };
-        let none = Answer::only_absent(vec![row("/a.icd")]);
-        let first = Answer { devices: vec![device("opencl:0")], absent: vec![], platforms: vec![platform("A", 1)] };
-        let last = Answer {
-            devices: vec![device("opencl:0"), device("opencl:2")],
-            absent: vec![row("opencl:1 Old"), row("opencl:3 Old")],
-            platforms: vec![platform("B", 1), platform("C", 3)],
-        };
-        for answers in
-            [[&two, &none, &first, &last, &two], [&last, &first, &two, &two, &none], [&none, &two, &last, &two, &first]]
-        {
-            // The last answer has a platform of B's name from another file.
-            let mut answers = answers.map(Clone::clone);
-            for answer in &mut answers {
-                if let [b, _] = &mut answer.platforms[..] {
-                    b.file = Some("/copy/libB.so".into());
-                }
-            }
-            let all = joined(answers.to_vec());
-            let ids: Vec<_> = all.devices.iter().map(|d| format!("{} {}", d.id, d.uid)).collect();
-            assert_eq!(
-                ids,
-                ["opencl:0 opencl/a/0", "opencl:1 opencl/b/1/0", "opencl:2 opencl/b/1/2/0", "opencl:5 opencl/c/1"]
-            );
-            let mut rows: Vec<_> = all.absent.iter().map(|a| a.what.as_str()).collect();
-            rows[3..].sort_unstable();
-            assert_eq!(rows, ["opencl:3 Old", "opencl:4 Old", "opencl:6 Old", "/a.icd", "/b.icd"]);
-            let names: Vec<_> = all.platforms.iter().map(|p| p.name.as_str()).collect();
-            assert_eq!(names, ["A", "B", "B", "C"]);
-        }
-    }
-
     /// Programs in place of gpuctl: each way in which a process can fail to answer.
     #[cfg(unix)]
     #[test]
@@ -572,7 +356,7 @@ mod tests {
             assert!(written.success());
             Asker { program, waits: Waits { limit: Duration::from_millis(limit), ..Waits::LONG } }.ask(
                 Backend::Cuda,
-                None,
+                &|_| {},
                 &never,
             )
         };
@@ -585,7 +369,7 @@ mod tests {
         let died = |how: &str, said: &str| Outcome::Died { how: how.into(), said: said.into() };
         assert_eq!(ask("echo some >&2; echo words >&2; kill -SEGV $$", 60_000), died("signal SIGSEGV", "words"));
         assert_eq!(ask("echo no answer; exit 3", 60_000), died("exit code 3", ""));
-        let gone = Asker { program: dir.path().join("gone"), waits: Waits::LONG }.ask(Backend::Cuda, None, &never);
+        let gone = Asker { program: dir.path().join("gone"), waits: Waits::LONG }.ask(Backend::Cuda, &|_| {}, &never);
         assert!(matches!(&gone, Outcome::Unasked(why) if why.contains("gone")), "{gone:?}");
     }
 }
