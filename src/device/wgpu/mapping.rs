@@ -17,7 +17,9 @@ pub(super) type Word = std::result::Result<(), wgpu::BufferAsyncError>;
 pub(super) fn take(core: &Core, staging: &wgpu::Buffer, told: &Receiver<Word>, out: &mut [u8]) -> Result<()> {
     if !arrived(core, told)? {
         core.pump()?;
-        return Err(not_mapped("BufferAsyncError", "its callback was told of a failure").device(&core.id));
+        return Err(
+            not_mapped("BufferAsyncError", "its callback told of a failure, or of nothing in time").device(&core.id)
+        );
     }
     let bytes = (out.len() as u64).div_ceil(4) * 4;
     let view = core.guarded(Code::TransferFailed, || staging.get_mapped_range(..bytes))?;
@@ -44,6 +46,6 @@ fn arrived(core: &Core, told: &Receiver<Word>) -> Result<bool> {
 }
 
 /// The error of a mapping that failed.
-pub(super) fn not_mapped(row: &str, why: &str) -> Error {
+fn not_mapped(row: &str, why: &str) -> Error {
     Api::Wgpu.named_error(row, format!("the staging buffer could not be mapped: {}", one_line(why)), Code::MapFailed)
 }

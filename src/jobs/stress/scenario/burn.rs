@@ -8,7 +8,7 @@
 use std::time::{Duration, Instant};
 
 use crate::base::rng::Philox;
-use crate::base::{Attrs, Case, Code, DType, Error, Exact, Fill, HostTensor, Result};
+use crate::base::{Attrs, Case, Code, DType, Error, Exact, Fill, HostTensor, Lang, Result};
 use crate::device::Queue;
 use crate::engine::run::{Prepared, Runner};
 use crate::op::expected::Expected;
@@ -22,7 +22,7 @@ use super::reference::{Steady, first_difference, steady};
 const EDGES: [u64; 7] = [60, 124, 250, 510, 1020, 2040, 4090];
 /// Multiply-adds up to which the oracle computes all of a result.
 const WHOLE: u64 = 4_000_000;
-/// Elements judged of a larger reference, and of every later result.
+/// Elements judged of a reference and of a result whose bits are not fixed, and of every other result.
 const SAMPLE: u64 = 48;
 const MORE: u64 = 2;
 /// Launches between two looks at a result.
@@ -57,6 +57,15 @@ enum Judge {
 }
 
 impl Judge {
+    /// The one for a case of this size; `None` if nothing judges all of its results.
+    fn of(op: &'static OpDesc, case: &Case, lang: Lang, inputs: &[HostTensor]) -> Option<Self> {
+        match (op.work)(case) <= u128::from(WHOLE) {
+            true => Expected::new(op, case, lang, inputs).map(Judge::Exact),
+            false => op.whole.map(Judge::Whole),
+        }
+    }
+
+    /// What is wrong with results, if anything.
     fn first_wrong(&self, case: &Case, inputs: &[HostTensor], got: &[HostTensor], bounds: &[Bound]) -> Option<String> {
         match self {
             Judge::Exact(expected) => expected.first_wrong(inputs, got),
@@ -214,11 +223,7 @@ fn load(ctx: &Ctx<'_>, runner: &Runner, q: &mut dyn Queue, op: &'static OpDesc, 
         Ok(out)
     };
     let want = run()?;
-    let judge = match ((op.work)(&case) <= u128::from(WHOLE), op.whole) {
-        (true, _) => Expected::new(op, &case, prepared.lang, &inputs).map(Judge::Exact),
-        (false, check) => check.map(Judge::Whole),
-    };
-    let Some(judge) = judge else {
+    let Some(judge) = Judge::of(op, &case, prepared.lang, &inputs) else {
         ctx.meter.not_tested(format!("{case}: nothing judges a result of that size as a whole"));
         return Ok(None);
     };
@@ -287,7 +292,8 @@ impl Load {
             Some(judge) => judge.first_wrong(&self.case, &self.inputs, &got, &self.bounds),
             None => differs(),
         };
-        let judged = || sample(self.op, &self.case, &self.inputs, &got, &self.bounds, rng, round, MORE);
+        let some = if self.loose.is_some() { SAMPLE } else { MORE };
+        let judged = || sample(self.op, &self.case, &self.inputs, &got, &self.bounds, rng, round, some);
         if let Some(wrong) = wrong.or_else(judged) {
             ctx.meter.mismatch(format!("{}: {wrong}", self.case));
         }
@@ -332,12 +338,7 @@ mod tests {
                 let mut got = load.want.clone();
                 let at = got[0].bytes().len() / 2 / 4 * 4;
                 got[0].bytes_mut()[at] ^= 1;
-                let judge = match (load.op.work)(&load.case) <= u128::from(WHOLE) {
-                    true => Judge::Exact(
-                        Expected::new(load.op, &load.case, load.prepared.lang, &load.inputs).expect("limits"),
-                    ),
-                    false => Judge::Whole(load.op.whole.expect("a check of whole products")),
-                };
+                let judge = Judge::of(load.op, &load.case, load.prepared.lang, &load.inputs).expect("a judge");
                 let wrong = |got: &[HostTensor]| judge.first_wrong(&load.case, &load.inputs, got, &load.bounds);
                 assert_eq!(wrong(&load.want), None, "{edge}");
                 assert!(wrong(&got).is_some(), "{edge}: a wrong bit");
@@ -355,12 +356,7 @@ mod tests {
             let plan = if faulty { FaultPlan::parse("bitflip@from=6").unwrap() } else { plan.clone() };
             let device: Arc<dyn Device> = Arc::new(Faulty::new(cpu(), plan));
             let said = product(device, edge, |ctx, q, mut load| {
-                load.loose = Some(match edge {
-                    124 => Judge::Exact(
-                        Expected::new(load.op, &load.case, load.prepared.lang, &load.inputs).expect("limits"),
-                    ),
-                    _ => Judge::Whole(load.op.whole.expect("a check of whole products")),
-                });
+                load.loose = Judge::of(load.op, &load.case, load.prepared.lang, &load.inputs);
                 let rng = Philox::new(1);
                 for round in 0..4 {
                     load.again(ctx, q, 1, &rng, round).unwrap();
