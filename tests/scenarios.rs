@@ -67,7 +67,7 @@ fn told(phase: Phase, device: Arc<dyn Device>, open: Option<Open>) -> Told {
             Line::Finding { what } => told.findings.push(what),
             Line::NotTested { what } => told.not_tested.push(what),
             Line::Stalled { doing, .. } => evidence.hang = Some(doing),
-            Line::Finished { counts, tested, counters, ledger, release_errors } => {
+            Line::Finished { counts, tested, counters, ledger, release_errors, .. } => {
                 assert!(release_errors.is_empty(), "{scenario}: {release_errors:?}");
                 (evidence.seconds, evidence.ledger) = (tested, Some(ledger));
                 (told.counts, told.counters, told.ledger) = (counts, counters, ledger);

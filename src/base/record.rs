@@ -18,7 +18,7 @@ pub use super::call::{ArrayFile, RunRecord};
 pub use super::explain::ExplainRecord;
 pub use super::facts::Hardware;
 pub use super::kernels::KernelsRecord;
-pub use super::soak::{StressDevice, StressRecord, StressRunRecord, StressSample};
+pub use super::soak::{Speed, StressDevice, StressRecord, StressRunRecord, StressSample};
 pub use super::telemetry::{Finding, HealthRecord};
 pub use super::topology::Topology;
 pub use super::trial::TrialRecord;

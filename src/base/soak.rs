@@ -44,6 +44,9 @@ pub struct StressRecord {
     /// Counts of the scenario's own: cases, distinct sizes, threads, ...
     #[serde(default)]
     pub counters: BTreeMap<String, u64>,
+    /// How fast the device did works that were the same each time, by their names: what cards of one model are compared by.
+    #[serde(default)]
+    pub speeds: BTreeMap<String, Speed>,
     /// The first findings in words: which case, which element, which error.
     #[serde(default)]
     pub findings: Vec<String>,
@@ -63,6 +66,17 @@ pub struct StressRecord {
     pub series: Vec<StressSample>,
     /// The command that repeats the run.
     pub rerun: String,
+}
+
+/// How fast a device did one work again and again: launches alone, nothing of the host's between them, on the device's clock.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Speed {
+    /// Units of work per second: the median.
+    pub rate: f64,
+    /// `FLOP`: floating-point operations; `op`: those of whole numbers.
+    pub unit: String,
+    /// Times that it was measured.
+    pub samples: u64,
 }
 
 /// A run of `stress` as a whole: all devices of the node.

@@ -34,6 +34,17 @@ pub fn three(v: f64) -> String {
     }
 }
 
+/// A rate with a decimal prefix: `51.2 TFLOP/s`.
+pub fn rate(per_second: f64, unit: &str) -> String {
+    let (mut v, mut prefix) = (per_second, "");
+    for p in ["k", "M", "G", "T", "P"] {
+        if v.abs() >= 1000.0 {
+            (v, prefix) = (v / 1000.0, p);
+        }
+    }
+    format!("{} {prefix}{unit}/s", three(v))
+}
+
 /// Bytes in binary units: `128 MiB`.
 pub fn bytes(b: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
@@ -64,5 +75,7 @@ mod tests {
         assert_eq!(bytes(512), "512 B");
         assert_eq!(bytes(128 << 20), "128 MiB");
         assert_eq!(three(1234.6), "1235");
+        assert_eq!((rate(51.2e12, "FLOP").as_str(), rate(999.0, "op").as_str()), ("51.2 TFLOP/s", "999 op/s"));
+        assert_eq!((rate(1e18, "FLOP").as_str(), rate(f64::NAN, "op").as_str()), ("1000 PFLOP/s", "- op/s"));
     }
 }

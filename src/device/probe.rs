@@ -306,6 +306,20 @@ pub fn open(select: &Select, env: &Env, cpu: CpuConfig) -> Result<Rig> {
     Ok(rig)
 }
 
+/// The devices of a selection for a job that works with each of them in a process of its own, where no clock is compared with
+/// another: the same as [`open`], but simulated ones may be several, and be named beside real ones.
+pub fn open_apart(select: &Select, env: &Env, cpu: CpuConfig) -> Result<Rig> {
+    let Select::Named(names) = select else { return open(select, env, cpu) };
+    let (simulated, real): (Vec<_>, Vec<_>) = names.iter().cloned().partition(|n| n.starts_with("sim:"));
+    let apart = simulated.into_iter().map(|n| vec![n]);
+    let mut groups = std::iter::once(real).filter(|r| !r.is_empty()).chain(apart);
+    let mut rig = open(&Select::Named(groups.next().unwrap_or_default()), env, cpu)?;
+    for names in groups {
+        rig.devices.extend(open(&Select::Named(names), env, cpu)?.devices);
+    }
+    Ok(rig)
+}
+
 /// The devices that a name means: one by its id, uid or PCI address (of a card that several APIs show, through the first
 /// that is listed), or with `BACKEND:*` all of a backend.
 fn named<'f>(name: &str, found: &'f [Found]) -> Vec<&'f Found> {
@@ -370,6 +384,19 @@ mod tests {
         assert!(one_clock(&names("cpu,opencl:0")).is_ok());
         assert!(one_clock(&names("sim:h200,opencl:0")).unwrap_err().to_string().contains("opencl:0"));
         assert!(one_clock(&names("sim:h200,sim:laptop")).is_err());
+    }
+
+    #[test]
+    fn simulated_cards_are_opened_apart_for_whoever_compares_no_clocks() {
+        let opened = |text: &str| {
+            let env = Env { disable_gpu: true, ..Env::default() };
+            let config = CpuConfig { threads: 1, pin: Pin::Free };
+            let rig = open_apart(&Select::parse(text).unwrap(), &env, config).unwrap();
+            rig.devices.iter().map(|d| format!("{} {}", d.info().id, d.info().backend)).collect::<Vec<_>>()
+        };
+        assert_eq!(opened("sim:h200:0,sim:h200:1"), ["sim:h200:0 sim", "sim:h200:1 sim"]);
+        assert_eq!(opened("sim:laptop,cpu,sim:h200"), ["cpu cpu", "sim:laptop sim", "sim:h200 sim"]);
+        assert_eq!(opened("cpu"), ["cpu cpu"]);
     }
 
     #[test]

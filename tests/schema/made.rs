@@ -3,7 +3,7 @@
 use gpuctl::base::facts::{Facts, Hardware, Matrix, Minimum, Quirk};
 use gpuctl::base::record::{
     AblateRecord, Analysis, ArrayFile, BenchRecord, CalibratePoint, CalibrateRecord, CeilingRecord, ChangeRecord,
-    ExplainRecord, Finding, HealthRecord, KernelsRecord, NoiseRecord, Phases, PoolUse, RunRecord, StressDevice,
+    ExplainRecord, Finding, HealthRecord, KernelsRecord, NoiseRecord, Phases, PoolUse, RunRecord, Speed, StressDevice,
     StressRecord, StressRunRecord, StressSample, SupportRecord, ThresholdRecord, TrialRecord, VerifyRecord,
     WorkloadCall, WorkloadRecord,
 };
@@ -370,6 +370,7 @@ pub(crate) fn stress(verdict: &str, bytes_checked: u64) -> StressRecord {
         errors: 0,
         restarts: 0,
         counters: [("cases".to_string(), 4)].into(),
+        speeds: [("gemm/f32".to_string(), Speed { rate: 5e13, unit: "FLOP".into(), samples: 9 })].into(),
         findings: vec!["a finding".into()],
         not_tested: vec!["f64: the device has none".into()],
         remarks: vec!["the machine slept for 3.0 s".into()],

@@ -267,3 +267,48 @@ fn three_opencl_devices_work_at_once() {
     assert!(remarks.contains("the host's processor does its work"), "{remarks}");
     assert!(talk.contains("opencl:0 pass, opencl:1 pass, opencl:2 pass"), "{talk}");
 }
+
+/// Three simulated cards of one model, each in a process of its own: equal ones pass, and one that a fault makes slower is named.
+/// Their clocks are the model's, so nothing depends on this machine.
+#[test]
+fn the_slow_card_of_a_node_is_named() {
+    const CARDS: &str = "sim:textbook:0,sim:textbook:1,sim:textbook:2";
+    let dir = tempfile::tempdir().unwrap();
+    let base = ["--seconds", "4", "--device", CARDS, "--scenario", "burn", "--no-journal", "--json", "-"];
+    let run = |more: &[&str]| {
+        let out = gpuctl(dir.path(), &[&base[..], more].concat()).output().unwrap();
+        let talk = String::from_utf8_lossy(&out.stderr).into_owned();
+        let doc: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {talk}"));
+        (out.status.code(), doc["records"].as_array().unwrap().clone(), talk)
+    };
+    let (code, records, talk) = run(&[]);
+    assert_eq!(code, Some(0), "{talk}");
+    let whole = records.last().unwrap();
+    assert!(
+        whole["remarks"].to_string().contains("compared with each other: sim:textbook:0 sim:textbook:1"),
+        "{whole}"
+    );
+    assert!(records[..3].iter().all(|r| !r["speeds"].as_object().unwrap().is_empty()), "{talk}");
+
+    // Each launch takes 2 ms longer on the last of them, from the first to the last: its own course shows nothing.
+    let (code, records, talk) = run(&["--inject", "slow@from=1@device=sim:textbook:2"]);
+    assert_eq!(code, Some(1), "{talk}");
+    let whole = records.last().unwrap();
+    let verdicts: Vec<_> =
+        whole["devices"].as_array().unwrap().iter().map(|d| d["verdict"].as_str().unwrap()).collect();
+    assert_eq!(verdicts, ["pass", "pass", "degradation"], "{whole}");
+    let findings = whole["findings"].as_array().unwrap();
+    assert_eq!(findings.len(), 1, "{whole}");
+    assert!(findings[0].as_str().unwrap().starts_with("sim:textbook:2 is slower than its twins: gemm/"), "{whole}");
+    let phases = records[..3].iter().map(|r| (r["device"].as_str().unwrap(), r["rerun"].as_str().unwrap()));
+    for (device, rerun) in phases {
+        assert_eq!(rerun.contains("--inject slow@from=1"), device == "sim:textbook:2", "{rerun}");
+        assert!(!rerun.contains("@device="), "{rerun}");
+    }
+
+    let args = ["--seconds", "4", "--device", CARDS, "--no-journal", "--inject", "leak@device=sim:textbook:7"];
+    let out = gpuctl(dir.path(), &args).output().unwrap();
+    let talk = String::from_utf8_lossy(&out.stderr);
+    assert_eq!((out.status.code(), out.stdout.len()), (Some(3), 0), "{talk}");
+    assert!(talk.contains("takes no part"), "{talk}");
+}

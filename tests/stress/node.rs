@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
-use gpuctl::base::record::StressSample;
+use gpuctl::base::record::{Speed, StressSample};
 use gpuctl::base::sink::Collect;
 use gpuctl::base::{Cancel, Code, DeviceInfo, Result};
 use gpuctl::device::LedgerState;
@@ -15,7 +15,8 @@ use gpuctl::jobs::stress::{Child, Exit, Line, Spawn, StressConfig, StressSummary
 
 use super::{OnCard, ScriptChild, Threads, card_tree, config};
 
-/// Three cards of one model. Each worker waits until all three are there, then says that it did so many cycles in ten seconds.
+/// Three cards of one model. Each worker waits until all three are there, then says how much it did in ten seconds: cycles, and
+/// as many TFLOP/s.
 struct Node {
     done: [u64; 3],
     crashes: Option<usize>,
@@ -54,7 +55,9 @@ impl Spawn for Node {
                 exit = Exit { code: None, signal: Some(11) };
             } else {
                 let (counters, release_errors) = (BTreeMap::new(), Vec::new());
-                lines.push(Line::Finished { counts, tested: 10.0, counters, ledger, release_errors });
+                let speed = Speed { rate: 1e12 * self.done[at] as f64, unit: "FLOP".into(), samples: 9 };
+                let speeds = BTreeMap::from([("gemm/f32".to_string(), speed)]);
+                lines.push(Line::Finished { counts, tested: 10.0, counters, speeds, ledger, release_errors });
             }
             let together = Arc::clone(&self.together);
             std::thread::spawn(move || {
@@ -93,7 +96,7 @@ fn all_devices_work_at_once_and_the_slow_one_of_a_model_is_named() {
     let verdicts: Vec<_> = summary.by_device.iter().map(|d| d.verdict.as_str()).collect();
     assert_eq!(verdicts, ["pass", "pass", "degradation"]);
     let finding = &summary.findings[0];
-    for part in ["cuda:2 is slower", "60.0/s", "100/s"] {
+    for part in ["cuda:2 is slower", "gemm/f32 600 TFLOP/s", "median of 3 is 1.00 PFLOP/s"] {
         assert!(finding.contains(part), "'{part}' is not in: {finding}");
     }
     assert!(sink.notes.iter().any(|n| n.contains("slower than its twins")), "{:?}", sink.notes);

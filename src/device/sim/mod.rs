@@ -45,7 +45,7 @@ const PRESETS: [(&str, &str); 6] = [
     ("bands", include_str!("bands.toml")),
 ];
 
-/// Names of the machines that come with the program; `sim:NAME` is the device's id.
+/// Names of the machines that come with the program; `sim:NAME` is the device's id, `sim:NAME:CARD` that of one card of several.
 pub fn presets() -> &'static [&'static str] {
     static NAMES: [&str; PRESETS.len()] = {
         let mut names = [""; PRESETS.len()];
@@ -71,18 +71,20 @@ pub fn spec(preset: &str) -> Result<Spec> {
 }
 
 /// Opens a preset: its CPU (id `cpu`) and its device (id `sim:PRESET`) on one virtual clock that starts at zero. With
-/// the suffix `:timing` nothing is computed.
+/// the suffix `:timing` nothing is computed. A number after that (`h200:3`) is the card of that number in a machine with several of
+/// them, each on a clock of its own and with noise of its own.
 pub fn open(preset: &str) -> Result<(Arc<dyn Device>, Arc<dyn Device>)> {
     open_process(preset, 0)
 }
 
 /// The same machine as another process meets it: with that process's own part of the noise.
 pub fn open_process(preset: &str, process: u64) -> Result<(Arc<dyn Device>, Arc<dyn Device>)> {
-    let of = |name| spec(name).map(|s| Spec { process, ..s });
-    match preset.strip_suffix(":timing") {
-        Some(name) => open_spec(of(name)?, Compute::None),
-        None => open_spec(of(preset)?, Compute::Real),
-    }
+    let numbered = preset.rsplit_once(':').and_then(|(rest, n)| Some((rest, n.parse::<u16>().ok()?)));
+    let (rest, card) = numbered.map_or((preset, None), |(rest, n)| (rest, Some(n)));
+    let (name, compute) = rest.strip_suffix(":timing").map_or((rest, Compute::Real), |name| (name, Compute::None));
+    let spec = spec(name)?;
+    let seed = spec.seed.wrapping_add(u64::from(card.unwrap_or(0)) << 32);
+    open_spec(Spec { process, card, seed, ..spec }, compute)
 }
 
 /// Whether a simulated machine computes.
@@ -132,7 +134,8 @@ fn info(spec: &Spec, part: Part, compute: Compute) -> DeviceInfo {
         Part::Device => (&spec.device, Backend::Sim),
     };
     let suffix = if compute == Compute::None { ":timing" } else { "" };
-    let machine = format!("sim:{}{suffix}", spec.name);
+    let card = spec.card.map(|n| format!(":{n}")).unwrap_or_default();
+    let machine = format!("sim:{}{suffix}{card}", spec.name);
     let has = |d: DType| model.rates.contains_key(&d);
     let mut features = Vec::new();
     if has(DType::F64) {
@@ -647,6 +650,28 @@ mod tests {
         }
         let e = open("h900").err().unwrap();
         assert!(e.code() == Code::DeviceMissing && e.to_string().contains("sim:h200 sim:laptop"), "{e}");
+    }
+
+    #[test]
+    fn a_machine_has_as_many_cards_as_are_asked_for() {
+        let ids = |preset: &str| {
+            let (cpu, card) = open(preset).unwrap();
+            [cpu.info().uid.clone(), card.info().id.clone(), card.info().name.clone()]
+        };
+        let ([one_cpu, one, model], [other_cpu, other, same]) = (ids("h200:0"), ids("h200:1"));
+        assert_eq!((one.as_str(), other.as_str(), model), ("sim:h200:0", "sim:h200:1", same));
+        assert_eq!([one_cpu.as_str(), other_cpu.as_str()], ["sim:h200:0/cpu", "sim:h200:1/cpu"]);
+        assert_eq!(ids("h200:timing:3")[1], "sim:h200:timing:3");
+        for wrong in ["h200:x", "h200:-1", "h200:70000", "h200:1:1", "h200:1:timing"] {
+            assert_eq!(open(wrong).err().unwrap().code(), Code::DeviceMissing, "{wrong}");
+        }
+        // Each has noise of its own; without a number it is the first of them.
+        let paid = |preset: &str| {
+            let (_, d) = open(preset).unwrap();
+            d.alloc(1 << 20, MemoryKind::Device).map(|_| d.clock().now()).unwrap()
+        };
+        assert_ne!(paid("h200:0"), paid("h200:1"));
+        assert_eq!(paid("h200"), paid("h200:0"));
     }
 
     #[test]

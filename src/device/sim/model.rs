@@ -15,9 +15,12 @@ use super::rough::Rough;
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Spec {
-    /// Name of the preset; the device's id is `sim:NAME`.
+    /// Name of the preset; the device's id is `sim:NAME`, or `sim:NAME:CARD`.
     #[serde(skip)]
     pub name: String,
+    /// Number of the card, where a machine is said to have several of them: each is opened apart.
+    #[serde(skip)]
+    pub card: Option<u16>,
     /// Key of the noise; equal seeds give equal times.
     pub seed: u64,
     /// Number of the simulated process: it selects the per-process part of the noise.

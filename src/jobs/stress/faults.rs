@@ -32,6 +32,8 @@ pub(super) enum By {
     Worker { scenario: &'static str, inject: Option<&'static str>, heartbeat: f64 },
     /// The same in a process.
     Process { scenario: &'static str, inject: &'static str },
+    /// Three real workers with a simulated card of one model each, and a fault for one of them.
+    Node { scenario: &'static str, inject: Option<&'static str> },
     /// The real supervisor listens to a worker that says only this; the argument counts workers from 0.
     Script { says: fn(u32) -> Vec<Line>, exit: Option<Exit>, seconds: f64, interrupt: bool },
     /// The judge gets this evidence.
@@ -46,6 +48,9 @@ impl By {
         match self {
             By::Worker { scenario, inject, .. } => {
                 format!("worker: {scenario}{}", inject.map_or(String::new(), |i| format!(" --inject {i}")))
+            }
+            By::Node { scenario, inject } => {
+                format!("workers: {scenario}{}", inject.map_or(String::new(), |i| format!(" --inject {i}")))
             }
             By::Process { scenario, inject } => format!("process: {scenario} --inject {inject}"),
             By::Script { .. } => "supervisor".into(),
@@ -148,6 +153,7 @@ pub(super) static ROWS: &[Row] = &[
         1,
     ),
     row("slow cycles that become slower", script(|_| said(over_time(tail), |_| ())), Degradation, 1),
+    row("one card of three of a model is slow", By::Node { scenario: "burn", inject: Some(ONE_SLOW) }, Degradation, 1),
     row("clocks lowered for several reasons at once (gpu-fryer)", worker("alloc-cycle", "throttle"), Throttled, 1),
     row("clocks lowered by heat for a while", By::Evidence(heat), Throttled, 1),
     // Ends.
@@ -180,12 +186,17 @@ pub(super) static ROWS: &[Row] = &[
     // Sound runs.
     row("sound: the mix of ops", clean("soak"), Pass, 0),
     row("sound: allocations", clean("alloc-cycle"), Pass, 0),
+    row("sound: three cards of a model", By::Node { scenario: "burn", inject: None }, Pass, 0),
     row("sound: many threads", clean("concurrent"), Pass, 0),
     row("sound: two hours with noise and steps", script(|_| said(clean_series(1), |_| ())), Pass, 0),
     row("sound: two hours, another seed", script(|_| said(clean_series(2), |_| ())), Pass, 0),
     row("sound: power cap and idle clocks", By::Evidence(capped), Pass, 0),
     row("sound: every phase run", By::Run(whole), Pass, 0),
 ];
+
+/// The cards of [`By::Node`], and a fault that makes each launch of one of them slower.
+pub(super) const CARDS: &str = "sim:textbook:0,sim:textbook:1,sim:textbook:2";
+const ONE_SLOW: &str = "slow@from=1@device=sim:textbook:1";
 
 const MIB: f64 = 1024.0 * 1024.0;
 const SEGFAULT: Option<Exit> = Some(Exit { code: None, signal: Some(11) });
@@ -210,6 +221,7 @@ fn said(series: Vec<StressSample>, change: impl FnOnce(&mut Account)) -> Vec<Lin
         counts,
         tested,
         counters: BTreeMap::new(),
+        speeds: BTreeMap::new(),
         ledger: (LedgerState::default(), after),
         release_errors: Vec::new(),
     });

@@ -21,7 +21,7 @@ use super::resume::{self, Resumed};
 use super::supervisor::{Spawn, host, list};
 use super::verdict::{Verdict, overall};
 use super::watch::{Job, phase};
-use super::{StressConfig, StressSummary, guard, node, scenario};
+use super::{Planted, StressConfig, StressSummary, guard, node, scenario};
 
 /// Runs the whole soak: lists the devices through a child, then all phases, the devices at the same time. With
 /// [`StressConfig::resume`] it goes on with an earlier run. Records, remarks and progress go to `sink` as they come; `cancel`
@@ -59,6 +59,7 @@ fn from_the_list(
     if let Some(r) = resumed {
         r.check(&devices)?;
     }
+    Planted::check(cfg.inject.as_deref(), &devices)?;
     let mut summary = StressSummary {
         verdict: Verdict::Inconclusive,
         exit_code: Verdict::Inconclusive.exit_code(),
@@ -395,6 +396,7 @@ fn finish(
     summary.by_device = summary.devices.iter().map(of).collect();
     summary.findings.extend(twins.slower.into_iter().map(|s| s.1));
     summary.remarks.extend(twins.remarks);
+    twins.not_tested.into_iter().for_each(|what| add(&mut summary.not_tested, what));
     let worst = summary.by_device.iter().filter_map(|d| Verdict::parse(&d.verdict)).max();
     summary.verdict = overall(&summary.devices, &phases, planned.max(1), summary.interrupted, &cfg.limits)
         .max(worst.filter(|w| Some(*w) != cfg.limits.off).unwrap_or(Verdict::Pass));

@@ -13,7 +13,7 @@ use crate::base::sink::{Cancel, Collect, Progress, Sink};
 use crate::base::{Code, Env, Error, Result};
 
 use super::StressConfig;
-use super::faults::{By, ROWS, Row};
+use super::faults::{By, CARDS, ROWS, Row};
 use super::run::run;
 use super::supervisor::{Child, Exit, Spawn};
 use super::verdict::{Limits, Verdict, judge};
@@ -59,6 +59,9 @@ const LANES: usize = 4;
 /// Seconds of a phase with a real worker.
 const SECONDS: f64 = 0.8;
 
+/// Of phases in which three of them share the machine.
+const NODE_SECONDS: f64 = 2.0;
+
 /// Plants every fault and hands out one record each, in order. `processes` starts workers for the faults that kill.
 ///
 /// Errors: those of starting workers; a fault that is missed is no error but in the summary.
@@ -68,7 +71,7 @@ pub fn self_test(
     sink: &mut dyn Sink,
     cancel: &Cancel,
 ) -> Result<SelfTestSummary> {
-    let real = |r: &Row| matches!(r.by, By::Worker { .. } | By::Process { .. });
+    let real = |r: &Row| matches!(r.by, By::Worker { .. } | By::Process { .. } | By::Node { .. });
     let wanted = |r: &&Row| cfg.only.is_none_or(|v| v == r.want) && !(cfg.without_workers && real(r));
     let rows: Vec<&Row> = ROWS.iter().filter(wanted).collect();
     let (next, done) = (AtomicUsize::new(0), Mutex::new((0..rows.len()).map(|_| None).collect::<Vec<_>>()));
@@ -141,7 +144,11 @@ fn tried(row: &Row, cfg: &SelfTestConfig, processes: &(dyn Spawn + Sync)) -> Res
     Ok(SelfTestRecord {
         fault: row.name.into(),
         case: row.by.words(),
-        device: if matches!(row.by, By::Evidence(_) | By::Run(_)) { String::new() } else { "cpu".into() },
+        device: match row.by {
+            By::Evidence(_) | By::Run(_) => String::new(),
+            By::Node { .. } => CARDS.into(),
+            _ => "cpu".into(),
+        },
         expected: words(row.want, row.exit),
         outcome: outcome.into(),
         detectors: vec![words(verdict, exit)],
@@ -161,7 +168,8 @@ fn outcome(row: &Row, limits: &Limits, processes: &(dyn Spawn + Sync)) -> Result
     let stop = Cancel::new();
     let soak = |cfg: &StressConfig, spawn: &dyn Spawn| -> Result<(Verdict, u8, String)> {
         let summary = run(cfg, spawn, &mut Collect::default(), &stop)?;
-        let why = summary.records.iter().map(|r| r.reason.clone()).collect::<Vec<_>>().join("; ");
+        let why = summary.records.iter().map(|r| r.reason.clone()).chain(summary.findings);
+        let why = why.filter(|w| !w.is_empty()).collect::<Vec<_>>().join("; ");
         Ok((summary.verdict, summary.exit_code, why))
     };
     let phase = |scenario: &str, inject: Option<&str>, seconds: f64, heartbeat: f64| StressConfig {
@@ -176,6 +184,10 @@ fn outcome(row: &Row, limits: &Limits, processes: &(dyn Spawn + Sync)) -> Result
             // One cycle under many threads on a loaded machine takes its time.
             let seconds = if *heartbeat < 1.0 { 0.4 } else { SECONDS };
             soak(&phase(scenario, *inject, seconds, *heartbeat), &Threads)
+        }
+        By::Node { scenario, inject } => {
+            let cfg = StressConfig { device: Some(CARDS.into()), ..phase(scenario, *inject, NODE_SECONDS, 30.0) };
+            soak(&cfg, &Threads)
         }
         By::Process { scenario, inject } => soak(&phase(scenario, Some(inject), 0.4, 30.0), processes),
         By::Script { says, exit, seconds, interrupt } => {

@@ -39,6 +39,13 @@ pub(super) struct Job<'a> {
     pub(super) start: Instant,
 }
 
+impl Job<'_> {
+    /// What is planted into this device.
+    fn inject(&self) -> Option<String> {
+        Planted::on_device(self.cfg.inject.as_deref(), self.device)
+    }
+}
+
 /// A series that thins itself: when it is full every other sample goes, and from then on half as many are taken.
 #[derive(Default)]
 struct Series {
@@ -154,10 +161,17 @@ impl Told<'_> {
                     self.record.not_tested.push(what);
                 }
             }
-            Line::Finished { counts, tested, counters, ledger, release_errors } => {
+            Line::Finished { counts, tested, counters, speeds, ledger, release_errors } => {
                 (self.now, self.tested) = (counts, tested);
                 for (name, n) in counters {
                     *self.record.counters.entry(name).or_default() += n;
+                }
+                for (what, speed) in speeds {
+                    // Of several workers the one that measured most often.
+                    let kept = self.record.speeds.entry(what).or_default();
+                    if speed.samples > kept.samples {
+                        *kept = speed;
+                    }
                 }
                 // What an earlier worker left behind is not made good by a later one.
                 let clean = |(b, a): &(LedgerState, LedgerState)| {
@@ -292,7 +306,7 @@ fn conclude(job: &Job<'_>, mut told: Told<'_>, heat: &Heat) -> (Verdict, StressR
     let counts = told.counts();
     let seconds = told.tested_before + told.tested;
     let mut telemetry = told.card.take().map(Watch::end).unwrap_or_default();
-    if let Ok(Some(card)) = Planted::parse(job.cfg.inject.as_deref()).map(|p| p.card()) {
+    if let Ok(Some(card)) = Planted::parse(job.inject().as_deref()).map(|p| p.card()) {
         telemetry.asked += 1;
         telemetry.take(&card);
     }
@@ -336,7 +350,7 @@ fn conclude(job: &Job<'_>, mut told: Told<'_>, heat: &Heat) -> (Verdict, StressR
         record.remarks.push(format!("paused {n} times, {seconds} in all: {}", heat.why));
         record.not_tested.push("drift over the whole phase: each pause begins with a new worker".into());
     }
-    let inject = job.cfg.inject.as_ref().map(|f| format!(" --inject {f}")).unwrap_or_default();
+    let inject = job.inject().map(|f| format!(" --inject {f}")).unwrap_or_default();
     let record = StressRecord {
         scenario: job.scenario.name.into(),
         device: job.device.id.clone(),
@@ -388,7 +402,7 @@ fn attempt(
         threads: job.threads,
         heartbeat,
         seed: job.seed,
-        inject: job.cfg.inject.clone(),
+        inject: job.inject(),
         trace: job.cfg.trace.clone(),
         // Some services that share a card among processes end all of them for one's fault.
         victim: spawn.program().filter(|_| !job.cfg.shared),

@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::base::record::StressSample;
+use crate::base::record::{Speed, StressSample};
 use crate::base::stats::{quantile, sorted};
 use crate::base::{Absence, Cancel, Code, DeviceInfo, Env, Error, Result, Told, os};
 use crate::device::cpu::Pin;
-use crate::device::probe::{CpuConfig, Select, open};
+use crate::device::probe::{CpuConfig, Select, open, open_apart};
 use crate::device::tap::{KEPT, Tracer};
 use crate::device::{Device, LedgerState, traced};
 use crate::engine::KernelCache;
@@ -111,6 +111,9 @@ pub enum Line {
         tested: f64,
         /// The scenario's own counts.
         counters: BTreeMap<String, u64>,
+        /// How fast it did works that were the same each time.
+        #[serde(default)]
+        speeds: BTreeMap<String, Speed>,
         /// The ledger before the first and after the last operation.
         ledger: (LedgerState, LedgerState),
         /// Errors of releases, which had nobody to return to.
@@ -157,11 +160,13 @@ pub fn run_task(task: &str, out: &mut (dyn Write + Send), env: &Env, stop: Cance
     }
     let select = task.device.as_deref().map_or(Ok(Select::Default), Select::parse)?;
     // Workers of the CPU device stay unpinned: a soak shares the machine with others.
-    let rig = match open(&select, env, CpuConfig { threads: 0, pin: Pin::Free }) {
+    let config = CpuConfig { threads: 0, pin: Pin::Free };
+    let listed = task.phase.is_none() && !task.lose;
+    let rig = match if listed { open_apart(&select, env, config) } else { open(&select, env, config) } {
         Ok(rig) => rig,
         Err(e) => return say(out, &Line::Refused((&e).into())),
     };
-    if task.phase.is_none() && !task.lose {
+    if listed {
         let devices = rig.devices.iter().map(|d| d.info().clone()).collect();
         return say(out, &Line::Devices { devices, absent: rig.absent });
     }
@@ -171,7 +176,7 @@ pub fn run_task(task: &str, out: &mut (dyn Write + Send), env: &Env, stop: Cance
     };
     let (select, again) = (Select::Named(vec![device.info().id.clone()]), env.clone());
     let open = move || {
-        let rig = open(&select, &again, CpuConfig { threads: 0, pin: Pin::Free })?;
+        let rig = open(&select, &again, config)?;
         rig.devices.into_iter().next().ok_or_else(missing)
     };
     let (open, kernels): (Open, _) = (Arc::new(open), KernelCache::of(env).read_only());
@@ -286,6 +291,7 @@ fn work(
         counts: meter.counts(),
         tested: meter.tested_seconds(),
         counters: meter.counters(),
+        speeds: meter.speeds(),
         ledger: (before, after),
         release_errors: device.ledger().release_errors(),
     });

@@ -8,7 +8,7 @@
 use std::time::{Duration, Instant};
 
 use crate::base::rng::Philox;
-use crate::base::{Attrs, Case, Code, DType, Error, Exact, Fill, HostTensor, Lang, Result};
+use crate::base::{Attrs, Case, Code, DType, DeviceClass, Error, Exact, Fill, HostTensor, Lang, Result};
 use crate::device::Queue;
 use crate::engine::run::{Prepared, Runner};
 use crate::op::expected::Expected;
@@ -30,6 +30,13 @@ const LAUNCHES: u32 = 4;
 /// Seconds of one cycle's launches at most, as far as can be told before: that is long enough for a load without a pause, and a
 /// phase has many cycles also where devices take each other's time.
 const LONGEST: f64 = 0.25;
+/// Seconds of a launch from which on its time is the device's and not that of whoever submits it.
+const SHORTEST: f64 = 100e-6;
+/// Times that the speed of a product is measured when its reference was made, in phases of so many seconds or more; and for so
+/// long the card works before that.
+const FIRST: u32 = 3;
+const WITH_TIME: f64 = 20.0;
+const RISE: Duration = Duration::from_millis(50);
 /// Bytes of one load's operands at most, on the host.
 const MAX_BYTES: u64 = 256 << 20;
 
@@ -244,6 +251,7 @@ fn load(ctx: &Ctx<'_>, runner: &Runner, q: &mut dyn Queue, op: &'static OpDesc, 
             return Ok(None);
         }
     };
+    at_first(ctx, q, op, &case, &prepared)?;
     let bytes = want.iter().map(|t| t.bytes().len() as u64).sum();
     Ok(Some(Load { op, case, prepared, inputs, want, bounds, loose, bytes, seconds }))
 }
@@ -273,16 +281,55 @@ fn sample(
     })
 }
 
+/// Seconds of one of some launches one behind the other, with nothing else between the first's start and the last's end.
+fn launched(ctx: &Ctx<'_>, q: &mut dyn Queue, prepared: &Prepared, launches: u32) -> Result<f64> {
+    q.finish(ctx.deadline())?;
+    let clock = ctx.device.clock();
+    let from = clock.now();
+    for _ in 0..launches {
+        prepared.launch(q)?;
+    }
+    q.finish(ctx.deadline())?;
+    Ok((clock.now() - from) / f64::from(launches))
+}
+
+/// Notes what a product took, if that is the device's time.
+fn speed(ctx: &Ctx<'_>, op: &OpDesc, case: &Case, when: &str, seconds: f64) {
+    if seconds >= SHORTEST {
+        let unit = if case.dtype.is_float() { "FLOP" } else { "op" };
+        ctx.meter.speed(&format!("{case}{when}"), unit, 2.0 * (op.work)(case) as f64, seconds);
+    }
+}
+
+/// The speed of a size that is tried: cards of one model may settle on other sizes, but have all tried the smaller ones. The name
+/// is another, for no card is as warm as in the phase. A real one first gets the time to raise its clocks, if there is any.
+fn at_first(ctx: &Ctx<'_>, q: &mut dyn Queue, op: &OpDesc, case: &Case, prepared: &Prepared) -> Result<()> {
+    if ctx.device.info().class != DeviceClass::Simulated {
+        if ctx.seconds < WITH_TIME {
+            return Ok(());
+        }
+        let start = Instant::now();
+        while start.elapsed() < RISE && !ctx.meter.stop.raised() {
+            launched(ctx, q, prepared, LAUNCHES)?;
+        }
+    }
+    for _ in 0..FIRST {
+        speed(ctx, op, case, ", at first", launched(ctx, q, prepared, LAUNCHES)?);
+    }
+    Ok(())
+}
+
 impl Load {
     /// Some launches, and a look at what the last of them made.
     fn again(&self, ctx: &Ctx<'_>, q: &mut dyn Queue, launches: u32, rng: &Philox, round: u64) -> Result<(u64, u64)> {
         // All operands anew, what is written as well: a launch that did nothing leaves no right result behind.
         self.prepared.poison(q)?;
         self.prepared.upload(q, &self.inputs)?;
-        for _ in 0..launches {
-            self.prepared.launch(q)?;
+        let each = launched(ctx, q, &self.prepared, launches)?;
+        // One launch alone comes after a pause: it may find lowered clocks.
+        if launches > 1 {
+            speed(ctx, self.op, &self.case, "", each);
         }
-        q.finish(ctx.deadline())?;
         let got = self.prepared.download(q)?;
         if got.len() != self.want.len() {
             return Err(Error::new(Code::Internal, format!("{} results", got.len())).op(self.op.name));

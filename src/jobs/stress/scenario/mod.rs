@@ -29,6 +29,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::base::record::Speed;
+use crate::base::stats::median;
 use crate::base::{Cancel, Code, Error, Result};
 use crate::device::{Device, LedgerState, Queue};
 use crate::engine::{KernelCache, Runner};
@@ -296,6 +298,7 @@ pub struct Meter<'a> {
     left: Mutex<LedgerState>,
     times: Mutex<Vec<f64>>,
     counters: Mutex<BTreeMap<String, u64>>,
+    speeds: Mutex<BTreeMap<String, Speeds>>,
     testing: OnceLock<Instant>,
     /// Nanoseconds since then in which this process did not run or was kept from reporting.
     away: AtomicU64,
@@ -325,6 +328,16 @@ pub struct Counts {
 
 /// Part of a phase's seconds that is tested whatever the references took.
 const LEAST_TESTED: f64 = 0.6;
+/// Speeds of one work that are kept.
+const MEASURED: u64 = 1024;
+
+/// The speeds of one work.
+struct Speeds {
+    unit: &'static str,
+    rates: Vec<f64>,
+    count: u64,
+}
+
 /// Findings beyond this many are only counted.
 const TOLD: u64 = 20;
 
@@ -375,6 +388,7 @@ impl<'a> Meter<'a> {
             left: Mutex::default(),
             times: Mutex::default(),
             counters: Mutex::default(),
+            speeds: Mutex::default(),
             testing: OnceLock::new(),
             away: AtomicU64::new(0),
             out: Mutex::new(out),
@@ -491,6 +505,28 @@ impl<'a> Meter<'a> {
     /// The scenario's own counters.
     pub fn counters(&self) -> BTreeMap<String, u64> {
         lock(&self.counters).clone()
+    }
+
+    /// The device did `work` units of what is called `what` in so many seconds of its own.
+    pub fn speed(&self, what: &str, unit: &'static str, work: f64, seconds: f64) {
+        if !(work > 0.0 && seconds > 0.0) {
+            return;
+        }
+        let mut all = lock(&self.speeds);
+        let of = all.entry(what.to_string()).or_insert_with(|| Speeds { unit, rates: Vec::new(), count: 0 });
+        // The last ones count: a phase of hours would keep the first for ever.
+        let at = (of.count % MEASURED) as usize;
+        match of.rates.get_mut(at) {
+            Some(rate) => *rate = work / seconds,
+            None => of.rates.push(work / seconds),
+        }
+        of.count += 1;
+    }
+
+    /// The medians of the speeds that were measured.
+    pub fn speeds(&self) -> BTreeMap<String, Speed> {
+        let of = |s: &Speeds| Speed { rate: median(&s.rates), unit: s.unit.into(), samples: s.count };
+        lock(&self.speeds).iter().map(|(what, s)| (what.clone(), of(s))).collect()
     }
 
     /// The ledger at a point where the scenario holds nothing on purpose.
