@@ -99,22 +99,25 @@ fn renting(device: &Arc<dyn Device>) -> Result<()> {
     for bytes in [4096u64, 1 << 20] {
         drop(pool.rent(bytes)?);
         let (mut rent, mut raw, mut rent_fill, mut raw_fill) = (vec![], vec![], vec![], vec![]);
+        let time = |n: u32, f: &mut dyn FnMut() -> Result<()>| -> Result<f64> {
+            let start = Instant::now();
+            for _ in 0..n {
+                f()?;
+            }
+            Ok(start.elapsed().as_secs_f64() * 1e9 / f64::from(n))
+        };
         for _ in 0..9 {
-            let time = |n: u32, f: &mut dyn FnMut() -> Result<()>| -> Result<f64> {
-                let start = Instant::now();
-                for _ in 0..n {
-                    f()?;
-                }
-                Ok(start.elapsed().as_secs_f64() * 1e9 / f64::from(n))
-            };
             rent.push(time(20_000, &mut || pool.rent(bytes).map(drop))?);
             raw.push(time(500, &mut || device.alloc(bytes, MemoryKind::Device).map(drop))?);
-            rent_fill.push(time(50, &mut || {
+        }
+        // Call by call in turn: how long the driver's threads take to wake differs more from one moment to the next.
+        for _ in 0..3000 {
+            rent_fill.push(time(1, &mut || {
                 let b = pool.rent(bytes)?;
                 q.fill(&b, 0, bytes, 1)?;
                 q.finish(DEADLINE)
             })?);
-            raw_fill.push(time(50, &mut || {
+            raw_fill.push(time(1, &mut || {
                 let b = device.alloc(bytes, MemoryKind::Device)?;
                 q.fill(&b, 0, bytes, 1)?;
                 q.finish(DEADLINE)
