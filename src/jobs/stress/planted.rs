@@ -67,7 +67,7 @@ impl Planted {
             if !devices.iter().any(|d| Self::on_device(Some(part), d).is_some()) {
                 let there: Vec<_> = devices.iter().map(|d| d.id.as_str()).collect();
                 let why =
-                    format!("the fault '{part}' is for {name}, which takes no part; there are: {}", there.join(" "));
+                    format!("the fault '{part}' is for '{name}', which takes no part; there are: {}", there.join(" "));
                 return Err(Error::new(Code::DeviceMissing, why));
             }
         }
@@ -122,6 +122,6 @@ mod tests {
         assert!(Planted::check(Some("leak@device=cuda:1"), &cards).is_ok());
         let e = Planted::check(Some("leak+slow@device=cuda:2"), &cards).unwrap_err();
         assert_eq!(e.code(), Code::DeviceMissing);
-        assert!(e.to_string().contains("cuda:2, which takes no part; there are: cuda:0 cuda:1"), "{e}");
+        assert!(e.to_string().contains("'cuda:2', which takes no part; there are: cuda:0 cuda:1"), "{e}");
     }
 }
