@@ -235,8 +235,8 @@ fn a_missing_or_a_surplus_field_is_found() {
             .into_iter()
             .chain((i == 0).then(String::new))
             .filter(|p| whole.pointer(p).is_some_and(Value::is_object))
-            // These have names of the op's own choosing.
-            .filter(|p| !p.ends_with("/shape") && !p.ends_with("/attrs") && !p.ends_with("/counters"));
+            // These have names of the op's or the scenario's own choosing.
+            .filter(|p| !["/shape", "/attrs", "/counters", "/speeds"].iter().any(|own| p.ends_with(own)));
         for path in objects {
             looked += 1;
             let mut more = whole.clone();
@@ -255,7 +255,8 @@ fn a_missing_or_a_surplus_field_is_found() {
 
 fn collect(value: &Value, at: String, out: &mut Vec<String>) {
     let children: Vec<(String, &Value)> = match value {
-        Value::Object(o) => o.iter().map(|(k, v)| (k.clone(), v)).collect(),
+        // Names as in RFC 6901: a case has strokes in its own.
+        Value::Object(o) => o.iter().map(|(k, v)| (k.replace('~', "~0").replace('/', "~1"), v)).collect(),
         Value::Array(a) => a.iter().enumerate().map(|(i, v)| (i.to_string(), v)).collect(),
         _ => Vec::new(),
     };
