@@ -57,7 +57,7 @@ impl System {
         let flags = info.as_deref().and_then(|t| t.lines().find(|l| l.starts_with("flags")).map(str::to_string));
         System {
             processors: text(&cpus.join("online")).and_then(|t| counted(&t)),
-            quota: quota(root),
+            quota: quota_at(root),
             memory_limit: memory_limit(root),
             numa_nodes: text(&root.join("sys/devices/system/node/online")).and_then(|t| counted(&t)),
             caches: caches(&cpus.join("cpu0/cache")),
@@ -159,8 +159,13 @@ fn groups(root: &Path, controller: &str) -> Vec<PathBuf> {
     found
 }
 
+/// Processors' worth of time that the cgroup allows this process.
+pub fn quota() -> Option<f64> {
+    quota_at(Path::new("/"))
+}
+
 /// The least of the quotas above this process.
-fn quota(root: &Path) -> Option<f64> {
+fn quota_at(root: &Path) -> Option<f64> {
     let second = |folder: PathBuf| {
         let (quota, period) = match text(&folder.join("cpu.max")) {
             Some(both) => {

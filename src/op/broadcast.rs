@@ -6,6 +6,7 @@ use crate::base::{
 use crate::kernel::cpu::broadcast as cpu;
 use crate::kernel::cpu::broadcast::{Binary, Integers};
 use crate::kernel::cpu::math::Real;
+use crate::kernel::cpu::simd::Style;
 use crate::kernel::cpu::whole::Whole;
 use crate::kernel::plan_native::{SCALAR, broadcast, scalar_of};
 use crate::kernel::{Body, Kernel, Needs, plan_c, plan_native, plan_wgsl};
@@ -62,15 +63,22 @@ fn both(a: Exact, b: Exact) -> f64 {
 
 /// Declares the CPU's form of a function of two numbers.
 macro_rules! function {
-    ($id:ident, $integers:ident, real |$a:ident, $b:ident| $real:expr, whole $whole:expr) => {
+    ($id:ident, $integers:ident, real |$a:ident, $b:ident| $real:expr, whole $whole:expr $(, but $leaves:expr)?) => {
         #[derive(Clone, Copy)]
         struct $id;
         impl Binary for $id {
             const INTEGERS: Integers = Integers::$integers;
             #[inline(always)]
-            fn real<R: Real>($a: R, $b: R) -> R {
+            fn real<S: Style, R: Real>($a: R, $b: R) -> R {
                 $real
             }
+            $(
+                const LEAVES_OUT: bool = true;
+                #[inline(always)]
+                fn leaves_out<R: Real>($a: R, $b: R) -> bool {
+                    $leaves
+                }
+            )?
             #[inline(always)]
             fn whole<T: Whole>($a: T, $b: T) -> T {
                 $whole
@@ -83,7 +91,7 @@ function!(Add, SameBits, real |a, b| a + b, whole a.add(b));
 function!(Sub, SameBits, real |a, b| a - b, whole a.sub(b));
 function!(Mul, SameBits, real |a, b| a * b, whole a.mul(b));
 function!(Div, Each, real |a, b| a / b, whole a.div(b));
-function!(Pow, Each, real |a, b| a.pow(b), whole a.power(b));
+function!(Pow, Each, real |a, b| a.pow::<S>(b), whole a.power(b), but a.is_odd_power(b));
 #[rustfmt::skip]
 function!(Max, Each, real |a, b| if a >= b || a.is_unordered() { a } else { b }, whole if a >= b { a } else { b });
 #[rustfmt::skip]

@@ -77,8 +77,8 @@ const fn record(
 
 /// Declares a function of one float: expression on the CPU, in C, in WGSL; oracle; rule for its error.
 macro_rules! unary_op {
-    ($id:ident $name:literal onnx $onnx:literal $doc:literal, cpu |$x:ident| $body:expr, c $c:literal, wgsl $wgsl:literal on $wd:expr,
-     oracle $oracle:expr, $tolerance:expr, over $low:literal..$high:literal, flops $flops:literal) => {
+    ($id:ident $name:literal onnx $onnx:literal $doc:literal, cpu |$x:ident| $body:expr $(, but $leaves:expr)?,
+     c $c:literal, wgsl $wgsl:literal on $wd:expr, oracle $oracle:expr, $tolerance:expr, over $low:literal..$high:literal, flops $flops:literal) => {
         static $id: OpDesc = {
             #[derive(Clone, Copy)]
             struct F;
@@ -87,6 +87,13 @@ macro_rules! unary_op {
                 fn apply<S: Style, R: Real>($x: R) -> R {
                     $body
                 }
+                $(
+                    const LEAVES_OUT: bool = true;
+                    #[inline(always)]
+                    fn leaves_out<R: Real>($x: R) -> bool {
+                        $leaves
+                    }
+                )?
             }
             record(
                 $name,
@@ -213,15 +220,15 @@ unary_op!(EXP "exp" onnx "Exp" "y = e^x, elementwise.",
     oracle Exact::exp, Tolerance::Function("exp"), over -10.0..10.0, flops 1);
 
 unary_op!(LOG "log" onnx "Log" "y = natural logarithm of x; -infinity at 0, NaN below.",
-    cpu |x| x.ln(), c "log(x)", wgsl "log(x)" on WGSL_FLOATS,
+    cpu |x| x.ln::<S>(), c "log(x)", wgsl "log(x)" on WGSL_FLOATS,
     oracle Exact::log, Tolerance::Function("log"), over 0.0..10.0, flops 1);
 
 unary_op!(SIN "sin" onnx "Sin" "y = sine of x in radians; of an infinity NaN.",
-    cpu |x| x.sin(), c "sin(x)", wgsl "sin(x)" on WGSL_FLOATS,
+    cpu |x| x.sin::<S>(), but x.is_wide_angle(), c "sin(x)", wgsl "sin(x)" on WGSL_FLOATS,
     oracle Exact::sin, Tolerance::Function("sin"), over -3.0..3.0, flops 1);
 
 unary_op!(COS "cos" onnx "Cos" "y = cosine of x in radians; of an infinity NaN.",
-    cpu |x| x.cos(), c "cos(x)", wgsl "cos(x)" on WGSL_FLOATS,
+    cpu |x| x.cos::<S>(), but x.is_wide_angle(), c "cos(x)", wgsl "cos(x)" on WGSL_FLOATS,
     oracle Exact::cos, Tolerance::Function("cos"), over -3.0..3.0, flops 1);
 
 unary_op!(TAN "tan" onnx "Tan" "y = tangent of x in radians; of an infinity NaN.",

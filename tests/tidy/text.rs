@@ -32,7 +32,7 @@ pub(crate) const MACHINE: &[&str] = &[
 /// Where `unsafe` may be written.
 const UNSAFE: &[&str] = &[
     "src/base/os.rs",
-    "src/device/cpu.rs",
+    "src/device/cpu/",
     "src/device/cuda.rs",
     "src/device/cuda/",
     "src/device/opencl.rs",

@@ -164,7 +164,7 @@ pub fn activation<A: Act>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Ca
 
 /// The same as a textbook would write it: one thread, scalar library functions.
 pub fn activation_naive<A: Act>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
-    let one = CpuCtx { threads: 1, pool: None, ..*ctx };
+    let one = ctx.alone();
     drive(&one, args, call, A::BACKWARD, textbook::<A, f32>, textbook::<A, f64>)
 }
 

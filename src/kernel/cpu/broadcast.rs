@@ -7,10 +7,10 @@ use half::slice::HalfFloatSliceExt;
 
 use crate::base::{DType, Result};
 
-use super::elementwise::aligned;
+use super::elementwise::{LOOK, aligned};
 use super::math::Real;
 use super::number::{Element, Number, with_element};
-use super::simd::{Isa, Job, Style, dispatch};
+use super::simd::{Isa, Job, Style, Textbook, dispatch};
 use super::whole::Whole;
 use super::{Call, CpuCtx, NativeArgs};
 
@@ -29,8 +29,15 @@ pub enum Integers {
 pub trait Binary: Copy + Send + Sync + 'static {
     /// Integers that it has.
     const INTEGERS: Integers;
+    /// True if there are operands that [`Binary::real`] is not for.
+    const LEAVES_OUT: bool = false;
     /// On floats.
-    fn real<R: Real>(a: R, b: R) -> R;
+    fn real<S: Style, R: Real>(a: R, b: R) -> R;
+    /// True for floats that [`Binary::real`] is not for, unless its style is [`Textbook`]'s, which then is used for them.
+    #[inline(always)]
+    fn leaves_out<R: Real>(_: R, _: R) -> bool {
+        false
+    }
     /// On integers, with wrapping arithmetic. Never called if there are none.
     fn whole<T: Whole>(a: T, b: T) -> T;
 }
@@ -54,8 +61,23 @@ impl<B: Binary, R: Real> Job for Zip<'_, B, R> {
     type Out = ();
     #[inline(always)]
     fn run<S: Style>(self) {
-        for ((y, a), b) in self.y.iter_mut().zip(self.a).zip(self.b) {
-            *y = B::real(*a, *b);
+        if !B::LEAVES_OUT {
+            for ((y, a), b) in self.y.iter_mut().zip(self.a).zip(self.b) {
+                *y = B::real::<S, R>(*a, *b);
+            }
+            return;
+        }
+        for ((y, a), b) in self.y.chunks_mut(LOOK).zip(self.a.chunks(LOOK)).zip(self.b.chunks(LOOK)) {
+            let mut out = 0u32;
+            for ((y, a), b) in y.iter_mut().zip(a).zip(b) {
+                *y = B::real::<S, R>(*a, *b);
+                out |= u32::from(B::leaves_out(*a, *b));
+            }
+            if out != 0 {
+                for ((y, a), b) in y.iter_mut().zip(a).zip(b).filter(|((_, a), b)| B::leaves_out(**a, **b)) {
+                    *y = B::real::<Textbook, R>(*a, *b);
+                }
+            }
         }
     }
 }
@@ -121,7 +143,7 @@ fn inner<B: Binary>(call: &Call) -> Result<Inner> {
 }
 
 /// One thread and no instruction set above the baseline: what the textbook's loop compiles to.
-const TEXTBOOK: CpuCtx<'static> = CpuCtx { threads: 1, pool: None, isa: Isa::BASELINE };
+const TEXTBOOK: CpuCtx<'static> = CpuCtx { threads: 1, team: None, isa: Isa::BASELINE };
 
 /// y = f(a, b) over a four-dimensional index space with strides (0: broadcast).
 /// Params: n, d0..d3, a's strides 0..3, b's strides 0..3.
@@ -372,7 +394,7 @@ mod tests {
     struct Sub;
     impl Binary for Sub {
         const INTEGERS: Integers = Integers::SameBits;
-        fn real<R: Real>(a: R, b: R) -> R {
+        fn real<S: Style, R: Real>(a: R, b: R) -> R {
             a - b
         }
         fn whole<T: Whole>(a: T, b: T) -> T {
@@ -389,7 +411,7 @@ mod tests {
             ins: vec![bytemuck::cast_slice(a), bytemuck::cast_slice(b)],
             outs: vec![bytemuck::cast_slice_mut(&mut y)],
         };
-        let ctx = CpuCtx { threads: 1, isa, pool: None };
+        let ctx = CpuCtx { threads: 1, isa, team: None };
         binary::<Sub>(&ctx, &mut args, &Call { dtype: DType::I16, params }).unwrap();
         y
     }
@@ -426,7 +448,7 @@ mod tests {
         let raw: &[u8] = bytemuck::cast_slice(&bytes);
         let mut y = [0u8; 8];
         let mut args = NativeArgs { ins: vec![&raw[1..9]], outs: vec![&mut y] };
-        let ctx = CpuCtx { threads: 1, isa: Isa::BASELINE, pool: None };
+        let ctx = CpuCtx { threads: 1, isa: Isa::BASELINE, team: None };
         let call = Call { dtype: DType::I32, params: vec![Param::U64(2), Param::I32(1)] };
         assert!(scalar::<Sub>(&ctx, &mut args, &call).is_err());
     }

@@ -111,7 +111,7 @@ pub fn cast(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<
 
 /// The same element by element on one thread.
 pub fn cast_naive(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
-    cast_with(&CpuCtx { threads: 1, pool: None, ..*ctx }, args, call, 1)
+    cast_with(&ctx.alone(), args, call, 1)
 }
 
 fn cast_with(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call, block: usize) -> Result<()> {

@@ -191,9 +191,12 @@ impl Failure {
     }
 }
 
-/// Pieces to cut the work into: more than threads, so that an uneven end costs little; one for little work.
+/// What a thread does in a second, to guess how long a convolution takes.
+const FLOPS_PER_S: f64 = 40e9;
+
+/// Pieces to cut the work into: more than threads where it is long, so that an uneven end costs little.
 fn parts(ctx: &CpuCtx<'_>, s: &Sizes) -> usize {
-    if s.flops() < 2_000_000 || ctx.threads == 1 { 1 } else { 4 * ctx.threads }
+    ctx.parts_for_seconds(s.flops() as f64 / FLOPS_PER_S)
 }
 
 /// y = x convolved with the filters.

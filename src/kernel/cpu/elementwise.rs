@@ -11,8 +11,15 @@ use super::{Call, CpuCtx, NativeArgs};
 
 /// A function of one number.
 pub trait Unary: Copy + Send + Sync + 'static {
+    /// True if there are arguments that the expression is not for.
+    const LEAVES_OUT: bool = false;
     /// The expression.
     fn apply<S: Style, R: Real>(x: R) -> R;
+    /// True for arguments that the expression is not for, unless its style is [`Textbook`]'s, which then is used for them.
+    #[inline(always)]
+    fn leaves_out<R: Real>(_: R) -> bool {
+        false
+    }
 }
 
 /// A function of one integer.
@@ -22,6 +29,9 @@ pub trait UnaryWhole: Copy + Send + Sync + 'static {
     /// The expression.
     fn whole<T: Whole>(x: T) -> T;
 }
+
+/// Elements after which it is looked for arguments that were left out.
+pub(super) const LOOK: usize = 512;
 
 struct Map<'a, U, R> {
     x: &'a [R],
@@ -33,8 +43,24 @@ impl<U: Unary, R: Real> Job for Map<'_, U, R> {
     type Out = ();
     #[inline(always)]
     fn run<S: Style>(self) {
-        for (y, x) in self.y.iter_mut().zip(self.x) {
-            *y = U::apply::<S, R>(*x);
+        if !U::LEAVES_OUT || S::TEXTBOOK {
+            for (y, x) in self.y.iter_mut().zip(self.x) {
+                *y = U::apply::<S, R>(*x);
+            }
+            return;
+        }
+        // Blocks that are still in the first-level cache when it is known whether one of their arguments was left out.
+        for (y, x) in self.y.chunks_mut(LOOK).zip(self.x.chunks(LOOK)) {
+            let mut out = 0u32;
+            for (y, x) in y.iter_mut().zip(x) {
+                *y = U::apply::<S, R>(*x);
+                out |= u32::from(U::leaves_out(*x));
+            }
+            if out != 0 {
+                for (y, x) in y.iter_mut().zip(x).filter(|(_, x)| U::leaves_out(**x)) {
+                    *y = U::apply::<Textbook, R>(*x);
+                }
+            }
         }
     }
 }
@@ -55,7 +81,7 @@ pub fn unary<U: Unary>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call)
 
 /// The same as a textbook would write it: one thread, scalar library functions.
 pub fn unary_naive<U: Unary>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
-    let one = CpuCtx { threads: 1, pool: None, ..*ctx };
+    let one = ctx.alone();
     unary_with(
         &one,
         args,
@@ -128,7 +154,7 @@ pub fn unary_number_naive<U: Unary + UnaryWhole>(
     args: &mut NativeArgs<'_>,
     call: &Call,
 ) -> Result<()> {
-    let one = CpuCtx { threads: 1, pool: None, ..*ctx };
+    let one = ctx.alone();
     if call.dtype.is_float() { unary_naive::<U>(ctx, args, call) } else { unary_whole::<U>(&one, args, call) }
 }
 

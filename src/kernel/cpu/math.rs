@@ -5,11 +5,13 @@
 //! tanh: expm1(2|x|) / (expm1(2|x|) + 2) with the same reduction. Three roundings reach the result undamped (the last sum of
 //! expm1, e + 2, the quotient), those of the polynomial by at most a half; each is at most one ulp of the result: below
 //! 4 ulp.
-//! log, sin, cos, tan and pow are the standard library's (on Linux glibc's), one number at a time: argument reduction and
-//! special values are right there, and the error stays below 1 ulp (2 for tan and pow, see the tests).
+//! log, sin, cos and pow of f32 are those of `elementary` where the style has fused steps. Else, and of f64, they are the
+//! standard library's (on Linux glibc's), one number at a time, as is tan: argument reduction and special values are right
+//! there, and the error stays below 1 ulp (2 for tan and pow, see the tests).
 
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
+use super::elementary;
 use super::simd::Style;
 
 /// f32 and f64 as the kernels' templates see them.
@@ -40,20 +42,80 @@ pub trait Real:
     fn abs(self) -> Self;
     /// Square root, correctly rounded.
     fn sqrt(self) -> Self;
-    /// Natural logarithm (standard library).
-    fn ln(self) -> Self;
-    /// Sine (standard library).
-    fn sin(self) -> Self;
-    /// Cosine (standard library).
-    fn cos(self) -> Self;
+    /// Natural logarithm.
+    fn ln<S: Style>(self) -> Self;
+    /// Sine; with a style that has vectors only where [`Real::is_wide_angle`] is false.
+    fn sin<S: Style>(self) -> Self;
+    /// Cosine; as the sine.
+    fn cos<S: Style>(self) -> Self;
+    /// True for arguments whose sine and cosine only [`Textbook`](super::simd::Textbook) finds.
+    fn is_wide_angle(self) -> bool;
     /// Tangent (standard library).
     fn tan(self) -> Self;
-    /// x^y by C99's rules for special values (standard library).
-    fn pow(self, y: Self) -> Self;
+    /// x^y by C99's rules for special values; with a style that has vectors only where [`Real::is_odd_power`] is false.
+    fn pow<S: Style>(self, y: Self) -> Self;
+    /// True for operands whose power only [`Textbook`](super::simd::Textbook) finds.
+    fn is_odd_power(self, y: Self) -> bool;
+}
+
+/// The functions that f32 has in `elementary`, and f64 in the standard library alone.
+macro_rules! functions {
+    (f32) => {
+        #[inline(always)]
+        fn ln<S: Style>(self) -> f32 {
+            if S::FMA { elementary::log::<S>(self) } else { f32::ln(self) }
+        }
+        #[inline(always)]
+        fn sin<S: Style>(self) -> f32 {
+            if S::FMA { elementary::sine::<S>(self, 0) } else { f32::sin(self) }
+        }
+        #[inline(always)]
+        fn cos<S: Style>(self) -> f32 {
+            if S::FMA { elementary::sine::<S>(self, 1) } else { f32::cos(self) }
+        }
+        #[inline(always)]
+        fn is_wide_angle(self) -> bool {
+            elementary::wide_angle(self)
+        }
+        #[inline(always)]
+        fn pow<S: Style>(self, y: f32) -> f32 {
+            if S::FMA { elementary::power::<S>(self, y) } else { f32::powf(self, y) }
+        }
+        #[inline(always)]
+        fn is_odd_power(self, y: f32) -> bool {
+            elementary::odd_power(self, y)
+        }
+    };
+    (f64) => {
+        #[inline(always)]
+        fn ln<S: Style>(self) -> f64 {
+            f64::ln(self)
+        }
+        #[inline(always)]
+        fn sin<S: Style>(self) -> f64 {
+            f64::sin(self)
+        }
+        #[inline(always)]
+        fn cos<S: Style>(self) -> f64 {
+            f64::cos(self)
+        }
+        #[inline(always)]
+        fn is_wide_angle(self) -> bool {
+            false
+        }
+        #[inline(always)]
+        fn pow<S: Style>(self, y: f64) -> f64 {
+            f64::powf(self, y)
+        }
+        #[inline(always)]
+        fn is_odd_power(self, _: f64) -> bool {
+            false
+        }
+    };
 }
 
 macro_rules! real {
-    ($t:ident, $bits:ident, $ibits:ident, $mant:literal, $bias:literal, $low:literal, $high:literal, $sat:literal,
+    ($t:tt, $bits:ident, $ibits:ident, $mant:literal, $bias:literal, $low:literal, $high:literal, $sat:literal,
      $ln2_hi:expr, $ln2_lo:expr, $magic:expr, [$($c:expr),*]) => {
         impl Real for $t {
             #[inline(always)]
@@ -122,25 +184,10 @@ macro_rules! real {
                 $t::sqrt(self)
             }
             #[inline(always)]
-            fn ln(self) -> Self {
-                $t::ln(self)
-            }
-            #[inline(always)]
-            fn sin(self) -> Self {
-                $t::sin(self)
-            }
-            #[inline(always)]
-            fn cos(self) -> Self {
-                $t::cos(self)
-            }
-            #[inline(always)]
             fn tan(self) -> Self {
                 $t::tan(self)
             }
-            #[inline(always)]
-            fn pow(self, y: Self) -> Self {
-                $t::powf(self, y)
-            }
+            functions!($t);
         }
     };
 }
@@ -237,18 +284,18 @@ mod tests {
     #[test]
     fn the_standard_librarys_functions_keep_their_limits() {
         let worst = [
-            worst::<f32>(DType::F32, 1e5, |x| x.abs().ln(), |x| Exact::f(x.abs_f64()).log()),
-            worst::<f64>(DType::F64, 1e5, |x| x.abs().ln(), |x| Exact::f(x.abs_f64()).log()),
-            worst::<f32>(DType::F32, 1e5, Real::sin, Exact::sin),
-            worst::<f64>(DType::F64, 1e5, Real::sin, Exact::sin),
-            worst::<f32>(DType::F32, 1e5, Real::cos, Exact::cos),
-            worst::<f64>(DType::F64, 1e5, Real::cos, Exact::cos),
+            worst::<f32>(DType::F32, 1e5, |x| Real::ln::<Textbook>(x.abs()), |x| Exact::f(x.abs_f64()).log()),
+            worst::<f64>(DType::F64, 1e5, |x| Real::ln::<Textbook>(x.abs()), |x| Exact::f(x.abs_f64()).log()),
+            worst::<f32>(DType::F32, 1e5, Real::sin::<Textbook>, Exact::sin),
+            worst::<f64>(DType::F64, 1e5, Real::sin::<Textbook>, Exact::sin),
+            worst::<f32>(DType::F32, 1e5, Real::cos::<Textbook>, Exact::cos),
+            worst::<f64>(DType::F64, 1e5, Real::cos::<Textbook>, Exact::cos),
             worst::<f32>(DType::F32, 1e5, Real::tan, Exact::tan),
             worst::<f64>(DType::F64, 1e5, Real::tan, Exact::tan),
-            worst::<f32>(DType::F32, 80.0, |x| Real::pow(2.9, x), |x| Exact::f(f64::from(2.9f32)).pow(x)),
-            worst::<f64>(DType::F64, 600.0, |x| Real::pow(2.9, x), |x| Exact::f(2.9).pow(x)),
-            worst::<f32>(DType::F32, 1e10, |x| Real::pow(x, 3.0), |x| x.pow(Exact::f(3.0))),
-            worst::<f64>(DType::F64, 1e10, |x| Real::pow(x, -3.0), |x| x.pow(Exact::f(-3.0))),
+            worst::<f32>(DType::F32, 80.0, |x| Real::pow::<Textbook>(2.9, x), |x| Exact::f(f64::from(2.9f32)).pow(x)),
+            worst::<f64>(DType::F64, 600.0, |x| Real::pow::<Textbook>(2.9, x), |x| Exact::f(2.9).pow(x)),
+            worst::<f32>(DType::F32, 1e10, |x| Real::pow::<Textbook>(x, 3.0), |x| x.pow(Exact::f(3.0))),
+            worst::<f64>(DType::F64, 1e10, |x| Real::pow::<Textbook>(x, -3.0), |x| x.pow(Exact::f(-3.0))),
         ];
         let limits = [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0];
         assert!(worst.iter().zip(limits).all(|(w, l)| *w < l), "{worst:?}");

@@ -9,6 +9,10 @@ use super::number::{Element, Number, with_element};
 use super::simd::{GemmElement, Job, Style, View, dispatch, gemm_part};
 use super::{Call, CpuCtx, NativeArgs};
 
+/// What a thread does in a second with vectors, to guess how long a product takes: floats, and integers.
+const FLOPS_PER_S: f64 = 80e9;
+const INT_OPS_PER_S: f64 = 10e9;
+
 /// Sizes and scalars of products that lie one behind the other, read from params m, n, k, transA, transB, alpha, beta
 /// and, for more than one product, their number.
 struct Problem {
@@ -34,6 +38,9 @@ impl Problem {
             beta: call.scalar(6),
             batches: if call.params.len() > 7 { call.size(7) } else { 1 },
         }
+    }
+    fn flops(&self) -> f64 {
+        2.0 * self.batches as f64 * self.m as f64 * self.n as f64 * self.k.max(1) as f64
     }
     /// A of one product from those of all.
     fn a<'a, T>(&self, data: &'a [T], batch: usize) -> View<'a, T> {
@@ -105,9 +112,8 @@ fn product<T: GemmElement>(
     if c.is_empty() {
         return Ok(());
     }
-    let flops = 2 * p.batches * p.m * p.n * p.k.max(1);
-    // Below about 4 MFLOP one thread is done before a second one has woken up.
-    let parts = if flops < 4_000_000 { 1 } else { ctx.threads };
+    // One piece for each thread: every piece packs the other operand again.
+    let parts = ctx.parts_for_seconds(p.flops() / FLOPS_PER_S).min(ctx.threads);
     let rows = CpuCtx::chunk(p.batches * p.m, parts, 16);
     let failed = std::sync::Mutex::new(None::<Error>);
     ctx.split(c, rows * p.n, |first, mut c| {
@@ -194,7 +200,7 @@ fn int_product(ctx: &CpuCtx<'_>, p: &Problem, a: &[i32], b: &[i32], c: &mut [i32
     } else {
         b.into()
     };
-    let parts = if 2 * p.m * p.n * p.k < 1_000_000 { 1 } else { ctx.threads };
+    let parts = ctx.parts_for_seconds(p.flops() / INT_OPS_PER_S).min(ctx.threads);
     ctx.split(c, CpuCtx::chunk(p.m, parts, 1) * p.n, |first, c| {
         dispatch(ctx.isa, IntRows { p, a: p.a(a, 0), b: &rows_of_b, first: first / p.n, c });
     });

@@ -8,6 +8,7 @@ pub mod bias;
 pub mod broadcast;
 pub mod cast;
 pub mod conv;
+mod elementary;
 pub mod elementwise;
 pub mod extreme;
 pub mod load;
@@ -26,12 +27,22 @@ pub mod stream;
 pub mod vector;
 pub mod whole;
 
+use std::sync::{Mutex, PoisonError};
+
 use bytemuck::Pod;
 
 use crate::base::{Code, DType, Error, Result};
 
 use super::Param;
 pub use simd::Isa;
+
+/// Threads that help the one that calls.
+pub trait Team: Sync {
+    /// Calls `job(i)` once for each `i` in `0..pieces`, on this thread and on those of helpers, and returns when all are done.
+    fn run(&self, pieces: usize, job: &(dyn Fn(usize) + Sync));
+    /// Measured seconds that a job costs besides its pieces, if the helpers are awake.
+    fn handover_s(&self) -> f64;
+}
 
 /// What a kernel may use of the processor.
 #[derive(Clone, Copy)]
@@ -40,8 +51,8 @@ pub struct CpuCtx<'a> {
     pub threads: usize,
     /// Instruction set to use.
     pub isa: Isa,
-    /// Workers beside the caller (`threads - 1` of them); `None` for one thread.
-    pub pool: Option<&'a rayon::ThreadPool>,
+    /// Helpers beside the caller (`threads - 1` of them); `None` for one thread.
+    pub team: Option<&'a dyn Team>,
 }
 
 /// Buffers of one call: inputs in the order of the step's read arguments, outputs in the order of its written ones.
@@ -110,10 +121,38 @@ fn cast(e: &bytemuck::PodCastError) -> Error {
     Error::new(Code::KernelFailed, format!("a buffer is not aligned for its dtype: {e}"))
 }
 
-impl CpuCtx<'_> {
-    /// How many parts `bytes` of traffic deserve: one thread below 256 KiB, where a hand-over costs more than it gains.
+/// What one thread reads and writes in a second where data lie in its caches: only used to guess how long work takes.
+const BYTES_PER_S: f64 = 40e9;
+/// Work that takes less than so many hand-overs stays with one thread.
+const WORTH: f64 = 3.0;
+/// A hand-over is believed to lie between these: a machine that was busy when it was measured is not busy for ever.
+const LEAST_HANDOVER_S: f64 = 0.3e-6;
+const MOST_HANDOVER_S: f64 = 10e-6;
+/// A part that takes so long is worth being cut further, up to so many parts for each thread.
+const LONG_S: f64 = 25e-6;
+const SHARES: usize = 4;
+
+impl<'a> CpuCtx<'a> {
+    /// The same processor for one thread alone.
+    pub fn alone(&self) -> CpuCtx<'a> {
+        CpuCtx { threads: 1, team: None, ..*self }
+    }
+
+    /// How many parts `bytes` of traffic deserve.
     pub fn parts_for_bytes(&self, bytes: usize) -> usize {
-        if bytes < 256 * 1024 { 1 } else { self.threads }
+        self.parts_for_seconds(bytes as f64 / BYTES_PER_S)
+    }
+
+    /// How many parts work deserves that takes one thread so many seconds: one where a hand-over would cost a good part of
+    /// it; as many as there are threads; more, for those who begin late or are slow, where the parts stay long.
+    pub fn parts_for_seconds(&self, seconds: f64) -> usize {
+        let Some(team) = self.team else { return 1 };
+        let handover = team.handover_s().clamp(LEAST_HANDOVER_S, MOST_HANDOVER_S);
+        if seconds < WORTH * handover {
+            return 1;
+        }
+        let longs = (seconds / self.threads as f64 / LONG_S) as usize;
+        self.threads * longs.clamp(1, SHARES)
     }
 
     /// Runs `f(first, chunk)` over `out` cut into pieces of `chunk` elements (the last may be shorter), in parallel;
@@ -125,16 +164,13 @@ impl CpuCtx<'_> {
     /// One function for all closures: hundreds of kernels call it, each with a closure of its own.
     fn split_with<T: Send>(&self, out: &mut [T], chunk: usize, f: &(dyn Fn(usize, &mut [T]) + Sync)) {
         let chunk = chunk.max(1);
-        match self.pool {
-            Some(pool) if out.len() > chunk => {
-                pool.in_place_scope(|scope| {
-                    let mut pieces = out.chunks_mut(chunk).enumerate();
-                    let own = pieces.next();
-                    for (i, piece) in pieces {
-                        scope.spawn(move |_| f(i * chunk, piece));
-                    }
-                    if let Some((_, piece)) = own {
-                        f(0, piece);
+        match self.team {
+            Some(team) if out.len() > chunk => {
+                let pieces: Vec<_> = out.chunks_mut(chunk).map(|piece| Mutex::new(Some(piece))).collect();
+                team.run(pieces.len(), &|i| {
+                    let piece = pieces[i].lock().unwrap_or_else(PoisonError::into_inner).take();
+                    if let Some(piece) = piece {
+                        f(i * chunk, piece);
                     }
                 });
             }

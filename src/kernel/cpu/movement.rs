@@ -14,7 +14,7 @@ pub fn transpose(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Re
 
 /// Element by element on one thread.
 pub fn transpose_naive(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
-    blocks(&CpuCtx { threads: 1, pool: None, ..*ctx }, args, call, usize::MAX)
+    blocks(&ctx.alone(), args, call, usize::MAX)
 }
 
 fn blocks(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call, block: usize) -> Result<()> {

@@ -105,7 +105,7 @@ pub fn softmax(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Resu
 
 /// One thread, scalar library functions.
 pub fn softmax_naive(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
-    let one = CpuCtx { threads: 1, pool: None, ..*ctx };
+    let one = ctx.alone();
     with_element!(floats call.dtype, T => typed::<T>(&one, args, call, true), else Err(call.no_dtype()))
 }
 

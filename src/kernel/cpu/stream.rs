@@ -63,10 +63,6 @@ fn go<J: Job<Out = ()>>(ctx: &CpuCtx<'_>, textbook: bool, job: J) {
     if textbook { job.run::<Textbook>() } else { dispatch(ctx.isa, job) }
 }
 
-fn alone<'a>(ctx: &CpuCtx<'a>) -> CpuCtx<'a> {
-    CpuCtx { threads: 1, pool: None, ..*ctx }
-}
-
 /// y += alpha·x. Params: n, alpha. Dtypes: the floats; f16 and bf16 are converted in blocks and computed in f32.
 pub fn axpy(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
     axpy_with(ctx, args, call, false)
@@ -74,7 +70,7 @@ pub fn axpy(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<
 
 /// The same on one thread with scalar code.
 pub fn axpy_naive(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
-    axpy_with(&alone(ctx), args, call, true)
+    axpy_with(&ctx.alone(), args, call, true)
 }
 
 fn axpy_with(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call, textbook: bool) -> Result<()> {
@@ -127,7 +123,7 @@ pub fn scal(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<
 
 /// The same on one thread with scalar code.
 pub fn scal_naive(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
-    scal_with(&alone(ctx), args, call, true)
+    scal_with(&ctx.alone(), args, call, true)
 }
 
 fn scal_with(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call, textbook: bool) -> Result<()> {
@@ -152,7 +148,7 @@ pub fn triad(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result
 
 /// The same on one thread with scalar code.
 pub fn triad_naive(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
-    triad_with(&alone(ctx), args, call, true)
+    triad_with(&ctx.alone(), args, call, true)
 }
 
 fn triad_with(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call, textbook: bool) -> Result<()> {
@@ -209,7 +205,7 @@ pub fn fill(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<
 
 /// The same on one thread.
 pub fn fill_naive(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
-    fill(&alone(ctx), args, call)
+    fill(&ctx.alone(), args, call)
 }
 
 fn fill_typed<T: bytemuck::Pod + Send + Sync>(

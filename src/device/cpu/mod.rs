@@ -9,14 +9,19 @@ use std::time::Duration;
 use bytemuck::{Pod, Zeroable};
 
 use crate::base::facts::Facts;
-use crate::base::{Backend, Clock, Code, DType, DeviceClass, DeviceInfo, Error, Feature, Lang, RealClock, Result, os};
-use crate::kernel::cpu::Call;
+use crate::base::{Backend, Clock, Code, DType, DeviceClass, DeviceInfo, Error, Feature, Lang, RealClock, Result, os, system};
+use crate::kernel::cpu::{Call, Team};
 use crate::kernel::{CpuCtx, Isa, NativeArgs, NativeFn};
+
+mod gate;
+mod sync;
+mod team;
 
 use super::{
     Buffer, BuildStats, Device, Health, Kind, Launch, Ledger, Mark, MemoryKind, MemoryState, Program, Queue, Source,
     Span, Waited, next_serial, no_memory_kind,
 };
+use team::Helpers;
 
 /// Whether the workers stay on one CPU each. Measuring wants it; a library inside somebody's program does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +44,7 @@ pub struct CpuDevice {
 struct Core {
     threads: usize,
     isa: Isa,
-    pool: Option<rayon::ThreadPool>,
+    helpers: Option<Helpers>,
 }
 
 /// Storage is allocated in lines so that every dtype and vector is aligned.
@@ -54,12 +59,19 @@ struct CpuProgram {
     dtype: DType,
 }
 
-/// Number of CPUs that this process may use.
+/// Threads that this process may have at work at once: the processors that its affinity and cpuset leave it, and no more than
+/// the quota of its cgroup, which would stop all of them together.
 pub fn available_threads() -> usize {
-    match os::allowed_cpus().len() {
+    let processors = match os::allowed_cpus().len() {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
         n => n,
-    }
+    };
+    within(processors, system::quota())
+}
+
+/// So many of the processors as a quota keeps busy.
+fn within(processors: usize, quota: Option<f64>) -> usize {
+    quota.map_or(processors, |q| (q.ceil() as usize).clamp(1, processors))
 }
 
 /// What kernels in Rust can do.
@@ -79,19 +91,10 @@ impl CpuDevice {
         let available = available_threads();
         let threads = if threads == 0 { available } else { threads };
         let cpus = os::allowed_cpus();
-        let pool = if threads > 1 {
-            let mut builder = rayon::ThreadPoolBuilder::new()
-                .num_threads(threads - 1)
-                .thread_name(|i| format!("gpuctl-cpu-{}", i + 1));
-            if pin == Pin::Workers && !cpus.is_empty() {
-                // Not pinning is no failure: the worker then runs wherever the system puts it.
-                builder = builder.start_handler(move |i| {
-                    os::pin_current_thread(cpus[(i + 1) % cpus.len()]);
-                });
-            }
-            Some(builder.build().map_err(|e| Error::new(Code::KernelFailed, "no worker threads").caused_by(e))?)
-        } else {
-            None
+        let helpers = match (threads, pin) {
+            (1, _) => None,
+            (_, Pin::Workers) => Some(Helpers::new(threads - 1, team::pinned(cpus))?),
+            (_, Pin::Free) => Some(Helpers::new(threads - 1, |_| {})?),
         };
         let memory = os::memory().map(|m| m.0);
         Ok(CpuDevice {
@@ -126,7 +129,7 @@ impl CpuDevice {
             serial: next_serial(),
             clock: Arc::new(RealClock::new()),
             ledger: Ledger::new(),
-            core: Arc::new(Core { threads, isa, pool }),
+            core: Arc::new(Core { threads, isa, helpers }),
         })
     }
 }
@@ -199,7 +202,8 @@ impl Device for CpuDevice {
 
 impl Core {
     fn ctx(&self) -> CpuCtx<'_> {
-        CpuCtx { threads: self.threads, isa: self.isa, pool: self.pool.as_ref() }
+        let team = self.helpers.as_ref().map(|h| h as &dyn Team);
+        CpuCtx { threads: self.threads, isa: self.isa, team }
     }
 }
 
@@ -406,6 +410,14 @@ mod tests {
         assert_eq!((d.ledger().state().buffers, d.ledger().state().bytes), (2, 48));
         drop((x, y, q));
         assert_eq!((d.ledger().state().buffers, d.ledger().state().objects()), (0, 0));
+    }
+
+    #[test]
+    fn a_quota_limits_the_threads() {
+        let cases = [(8, None, 8), (8, Some(2.0), 2), (8, Some(2.5), 3), (2, Some(16.0), 2), (4, Some(0.1), 1)];
+        for (processors, quota, want) in cases {
+            assert_eq!(within(processors, quota), want, "{processors} {quota:?}");
+        }
     }
 
     #[test]

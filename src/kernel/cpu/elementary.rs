@@ -1,0 +1,154 @@
+//! log, sin, cos and pow of f32 without branches, so that loops over them become vector code.
+//!
+//! Arguments that would need a branch (see `wide_angle` and `odd_power`) are left to the standard library, one at a time, by
+//! whoever loops. Polynomials are minimax fits by Remez' exchange; their errors are given relative to the function. Limits
+//! below are those of all 2^32 arguments (pow: of random pairs), see docs/cpu.md.
+//!
+//! log: x = 2^e·(1 + f) with 1 + f in [√½, √2); log(1 + f) = f - f²/2 + f³·P(f), P's error 8e-10; e·ln 2 in two parts, the first
+//! of which is exact for all e. At most 1 ulp.
+//!
+//! sin, cos: x = n·π/2 + r with π/2 in three parts and fused steps (Cody and Waite, 1980); the errors of the polynomials on
+//! |r| <= π/4 are 4e-9 and 2e-10. At most 2 ulp for |x| <= 30,000.
+//!
+//! pow: 2^(y·log2|x|) in f64, where log2's series in (m - 1)/(m + 1) has an error of 4e-12 and 2^r one of 4e-11: for results
+//! within f32's range 1e-9 in all, and one rounding. At most 1 ulp.
+
+use super::simd::Style;
+
+/// Horner's scheme; coefficients from the highest power down.
+macro_rules! horner {
+    ($style:ident, $x:expr, $first:expr $(, $c:expr)*) => {{
+        let x = $x;
+        let sum = $first;
+        $(let sum = fused::<$style>(sum, x, $c);)*
+        sum
+    }};
+}
+
+/// f32 and f64 with a fused step where the style has one.
+trait Fma: Sized {
+    fn fma<S: Style>(self, b: Self, c: Self) -> Self;
+}
+macro_rules! fma {
+    ($($t:ident)*) => {$(
+        impl Fma for $t {
+            #[inline(always)]
+            fn fma<S: Style>(self, b: $t, c: $t) -> $t {
+                if S::FMA { self.mul_add(b, c) } else { self * b + c }
+            }
+        }
+    )*};
+}
+fma!(f32 f64);
+
+#[inline(always)]
+fn fused<S: Style>(a: impl Into<f32> + Copy, b: f32, c: f32) -> f32 {
+    a.into().fma::<S>(b, c)
+}
+
+/// Natural logarithm.
+#[inline(always)]
+pub(super) fn log<S: Style>(x: f32) -> f32 {
+    /// Bits of √½.
+    const ROOT: i32 = 0x3f35_04f3;
+    /// ln 2: the first part has 15 bits, so that its products with exponents are exact.
+    const LN2: [f32; 2] = [0.693_145_75, 1.428_606_8e-6];
+    let small = x < f32::MIN_POSITIVE;
+    let scaled = if small { x * 8_388_608.0 } else { x };
+    let shift = if small { -23 } else { 0 };
+    let bits = scaled.to_bits() as i32;
+    let e = (bits - ROOT) >> 23;
+    let f = f32::from_bits((bits - (e << 23)) as u32) - 1.0;
+    let e = (e + shift) as f32;
+    let p = horner!(
+        S, f, 0.067_466_51f32, -0.116_756_54, 0.118_881_59, -0.124_055_885, 0.142_195_52, -0.166_679_96, 0.200_021_19,
+        -0.250_000_1, 0.333_333_13
+    );
+    let square = f * f;
+    let low = fused::<S>(e, LN2[1], p * f * square);
+    let log = fused::<S>(e, LN2[0], f + fused::<S>(-0.5, square, low));
+    let log = if x == 0.0 { f32::NEG_INFINITY } else { log };
+    let log = if x < 0.0 { f32::NAN } else { log };
+    // Infinity, and NaN, which no comparison is true for.
+    if x < f32::INFINITY { log } else { x }
+}
+
+/// True for the arguments that [`sine`] is not for.
+#[inline(always)]
+pub(super) fn wide_angle(x: f32) -> bool {
+    !(x.abs() <= 30_000.0)
+}
+
+/// sin(x + quarters·π/2).
+#[inline(always)]
+pub(super) fn sine<S: Style>(x: f32, quarters: u32) -> f32 {
+    /// 1.5·2^23: adding it rounds to an integer, which is then in the low bits.
+    const ROUND: f32 = 12_582_912.0;
+    const HALF_PI: [f32; 3] = [1.570_796_4, -4.371_139e-8, -1.715_124_5e-15];
+    let t = fused::<S>(x, std::f32::consts::FRAC_2_PI, ROUND);
+    let n = t - ROUND;
+    let r = fused::<S>(-n, HALF_PI[0], x);
+    let r = fused::<S>(-n, HALF_PI[1], r);
+    let r = fused::<S>(-n, HALF_PI[2], r);
+    let z = r * r;
+    let sin = fused::<S>(horner!(S, z, -0.000_195_172_35f32, 0.008_332_178, -0.166_666_55), r * z, r);
+    let cos = horner!(S, z, 2.443_308_4e-5f32, -0.001_388_731_5, 0.041_666_646, -0.5, 1.0);
+    let q = t.to_bits().wrapping_add(quarters);
+    let v = if q & 1 == 0 { sin } else { cos };
+    f32::from_bits(v.to_bits() ^ (q & 2) << 30)
+}
+
+/// True for the arguments that [`power`] is not for: its zeros, infinities and NaN have rules of their own.
+#[inline(always)]
+pub(super) fn odd_power(x: f32, y: f32) -> bool {
+    let finite = |v: f32| v.abs() < f32::INFINITY;
+    !finite(x) | !finite(y) | (x == 0.0)
+}
+
+/// x^y.
+#[inline(always)]
+pub(super) fn power<S: Style>(x: f32, y: f32) -> f32 {
+    /// Bits of √½.
+    const ROOT: i64 = 0x3fe6_a09e_667f_3bcd;
+    /// 1.5·2^52, as above.
+    const ROUND: f64 = 6_755_399_441_055_744.0;
+    let (magnitude, wide) = (f64::from(x.abs()), f64::from(y));
+    let bits = magnitude.to_bits() as i64;
+    // Of the difference only the exponent's bits stay: an arithmetic shift, which not every vector unit has.
+    let exponent = bits.wrapping_sub(ROOT) & !0xf_ffff_ffff_ffff;
+    let m = f64::from_bits(bits.wrapping_sub(exponent) as u64);
+    let e = f64::from_bits((exponent as u64 >> 52 ^ 0x800).wrapping_add(ROUND.to_bits()).wrapping_sub(0x800)) - ROUND;
+    let t = (m - 1.0) / (m + 1.0);
+    let z = t * t;
+    let mut series = 0.340_730_107_406_234_7;
+    for c in [0.411_672_718_714_383_55, 0.577_083_584_976_405_8, 0.961_796_673_341_682, 2.885_390_081_790_086_4] {
+        series = Fma::fma::<S>(series, z, c);
+    }
+    let p = Fma::fma::<S>(series, t, e) * wide;
+    // Beyond these f32 has no numbers.
+    let p = if p > 200.0 { 200.0 } else { p };
+    let p = if p < -200.0 { -200.0 } else { p };
+    let n = p + ROUND;
+    let r = p - (n - ROUND);
+    let mut result = 1.520_190_292_994_735_6e-5;
+    for c in [
+        0.000_154_693_173_293_653_94,
+        0.001_333_392_284_738_665_2,
+        0.009_618_027_172_691_024,
+        0.055_504_103_528_424_75,
+        0.240_226_511_987_553_38,
+        0.693_147_180_728_713_4,
+        0.999_999_999_961_621_1,
+    ] {
+        result = Fma::fma::<S>(result, r, c);
+    }
+    let scale = f64::from_bits(n.to_bits().wrapping_add(1023) << 52);
+    let result = (result * scale) as f32;
+    // A negative x: only whole powers exist, and odd ones are negative. From 2^24 on all numbers are even.
+    let whole = y.trunc() == y;
+    let half = 0.5 * y;
+    let odd = half.trunc() != half;
+    let signed = if odd { -result } else { result };
+    let negative = if whole { signed } else { f32::NAN };
+    if x < 0.0 { negative } else { result }
+}
