@@ -63,8 +63,9 @@ def cases(groups):
             yield "nn", f"transpose/f32/m{m},n{n}/-/uniform", ("transpose", "f32", [m, n])
         for n, c, s in [(1, 64, 56), (8, 64, 56), (8, 256, 56)]:
             for op in ("batchnorm_train", "batchnorm_infer", "maxpool2d", "avgpool2d"):
-                dims = f"n{n},c{c},h{s},w{s}"
-                yield "nn", f"{op}/f32/{dims}/-/uniform", (op, "f32", [n, c, s, s])
+                dims = f"n{n},c{c},inner{s * s}" if op.startswith("batch") else f"n{n},c{c},h{s},w{s}"
+                attrs = "kernel_shape=2:2,strides=2:2" if op.endswith("pool2d") else "-"
+                yield "nn", f"{op}/f32/{dims}/{attrs}/uniform", (op, "f32", [n, c, s, s])
 
 
 def torch_calls(torch, op, dtype, dims):

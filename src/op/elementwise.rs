@@ -77,7 +77,7 @@ const fn record(
 
 /// Declares a function of one float: expression on the CPU, in C, in WGSL; oracle; rule for its error.
 macro_rules! unary_op {
-    ($id:ident $name:literal onnx $onnx:literal $doc:literal, cpu |$x:ident| $body:expr $(, but $leaves:expr)?,
+    ($id:ident $name:literal onnx $onnx:literal $doc:literal, cpu |$x:ident| $body:expr $(, but $leaves:expr $(=> $instead:expr)?)?,
      c $c:literal, wgsl $wgsl:literal on $wd:expr, oracle $oracle:expr, $tolerance:expr, over $low:literal..$high:literal, flops $flops:literal) => {
         static $id: OpDesc = {
             #[derive(Clone, Copy)]
@@ -93,6 +93,13 @@ macro_rules! unary_op {
                     fn leaves_out<R: Real>($x: R) -> bool {
                         $leaves
                     }
+                    $(
+                        const WHOLE: bool = true;
+                        #[inline(always)]
+                        fn instead<S: Style, R: Real>($x: R) -> R {
+                            $instead
+                        }
+                    )?
                 )?
             }
             record(
@@ -216,11 +223,11 @@ static RECIPROCAL: OpDesc = {
 };
 
 unary_op!(EXP "exp" onnx "Exp" "y = e^x, elementwise.",
-    cpu |x| x.exp::<S>(), c "exp(x)", wgsl "exp(x)" on WGSL_FLOATS,
+    cpu |x| x.exp_near::<S>(), but !x.is_near() => x.exp::<S>(), c "exp(x)", wgsl "exp(x)" on WGSL_FLOATS,
     oracle Exact::exp, Tolerance::Function("exp"), over -10.0..10.0, flops 1);
 
 unary_op!(LOG "log" onnx "Log" "y = natural logarithm of x; -infinity at 0, NaN below.",
-    cpu |x| x.ln::<S>(), c "log(x)", wgsl "log(x)" on WGSL_FLOATS,
+    cpu |x| x.ln_normal::<S>(), but !x.is_positive_normal() => x.ln::<S>(), c "log(x)", wgsl "log(x)" on WGSL_FLOATS,
     oracle Exact::log, Tolerance::Function("log"), over 0.0..10.0, flops 1);
 
 unary_op!(SIN "sin" onnx "Sin" "y = sine of x in radians; of an infinity NaN.",

@@ -52,6 +52,9 @@ struct Core {
 #[repr(C, align(64))]
 struct Line([u8; 64]);
 
+/// Buffers from here on get large pages, where the system has some.
+const LARGE: u64 = 4 << 20;
+
 struct CpuBuffer(RwLock<Vec<Line>>);
 
 struct CpuProgram {
@@ -164,8 +167,14 @@ impl Device for CpuDevice {
             .device(&self.info.id));
         }
         let lines = bytes.div_ceil(64) as usize;
-        let storage = bytemuck::allocation::try_zeroed_vec::<Line>(lines)
-            .map_err(|()| Error::new(Code::OutOfDeviceMemory, format!("{bytes} bytes")).device(&self.info.id))?;
+        let mut storage = Vec::new();
+        let none = |e| Error::new(Code::OutOfDeviceMemory, format!("{bytes} bytes")).device(&self.info.id).caused_by(e);
+        storage.try_reserve_exact(lines).map_err(none)?;
+        if bytes >= LARGE {
+            // Before the memory is touched for the first time.
+            os::prefer_large_pages(storage.spare_capacity_mut());
+        }
+        storage.resize(lines, Line([0; 64]));
         let ticket = self.ledger.enter(Kind::Buffer, bytes);
         Ok(Buffer::new(CpuBuffer(RwLock::new(storage)), bytes, self.serial, ticket))
     }

@@ -31,7 +31,8 @@ macro_rules! wide {
                 let t = if t > $end { $end } else { t };
                 let s = t * t;
                 let near = horner::<S, $t>(s, &[$($near),*]).fma::<S>(t, t);
-                let far = 1.0 - Real::exp::<S>(horner::<S, $t>(t, &[$($far),*]) * t);
+                // Of an argument between -38 and 0.
+                let far = 1.0 - Real::exp_near::<S>(horner::<S, $t>(t, &[$($far),*]) * t);
                 (if t < 0.92 { near } else { far }).copysign(self)
             }
             #[inline(always)]

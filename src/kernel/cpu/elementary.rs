@@ -46,19 +46,16 @@ fn fused<S: Style>(a: impl Into<f32> + Copy, b: f32, c: f32) -> f32 {
     a.into().fma::<S>(b, c)
 }
 
-/// Natural logarithm.
+/// Natural logarithm of a positive normal number times 2^shift.
 #[inline(always)]
-pub(super) fn log<S: Style>(x: f32) -> f32 {
+pub(super) fn log_normal<S: Style>(x: f32, shift: i32) -> f32 {
     /// Bits of √½.
     const ROOT: i32 = 0x3f35_04f3;
     /// ln 2: the first part has 15 bits, so that its products with exponents are exact.
     const LN2: [f32; 2] = [0.693_145_75, 1.428_606_8e-6];
-    let small = x < f32::MIN_POSITIVE;
-    let scaled = if small { x * 8_388_608.0 } else { x };
-    let shift = if small { -23 } else { 0 };
-    let bits = scaled.to_bits() as i32;
-    let e = (bits - ROOT) >> 23;
-    let f = f32::from_bits((bits - (e << 23)) as u32) - 1.0;
+    let bits = x.to_bits() as i32;
+    let e = bits.wrapping_sub(ROOT) >> 23;
+    let f = f32::from_bits(bits.wrapping_sub(e << 23) as u32) - 1.0;
     let e = (e + shift) as f32;
     let p = horner!(
         S, f, 0.067_466_51f32, -0.116_756_54, 0.118_881_59, -0.124_055_885, 0.142_195_52, -0.166_679_96, 0.200_021_19,
@@ -66,7 +63,14 @@ pub(super) fn log<S: Style>(x: f32) -> f32 {
     );
     let square = f * f;
     let low = fused::<S>(e, LN2[1], p * f * square);
-    let log = fused::<S>(e, LN2[0], f + fused::<S>(-0.5, square, low));
+    fused::<S>(e, LN2[0], f + fused::<S>(-0.5, square, low))
+}
+
+/// Natural logarithm.
+#[inline(always)]
+pub(super) fn log<S: Style>(x: f32) -> f32 {
+    let small = x < f32::MIN_POSITIVE;
+    let log = log_normal::<S>(if small { x * 8_388_608.0 } else { x }, if small { -23 } else { 0 });
     let log = if x == 0.0 { f32::NEG_INFINITY } else { log };
     let log = if x < 0.0 { f32::NAN } else { log };
     // Infinity, and NaN, which no comparison is true for.

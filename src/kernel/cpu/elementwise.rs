@@ -15,11 +15,18 @@ pub trait Unary: Copy + Send + Sync + 'static {
     const LEAVES_OUT: bool = false;
     /// The expression.
     fn apply<S: Style, R: Real>(x: R) -> R;
-    /// True for arguments that the expression is not for, unless its style is [`Textbook`]'s, which then is used for them.
+    /// True for arguments that the expression is not for.
     #[inline(always)]
     fn leaves_out<R: Real>(_: R) -> bool {
         false
     }
+    /// What is used for them, one at a time; or, as a whole, for the block that one of them is in.
+    #[inline(always)]
+    fn instead<S: Style, R: Real>(x: R) -> R {
+        Self::apply::<Textbook, R>(x)
+    }
+    /// Whether [`Unary::instead`] is vector code for whole blocks.
+    const WHOLE: bool = false;
 }
 
 /// A function of one integer.
@@ -57,8 +64,10 @@ impl<U: Unary, R: Real> Job for Map<'_, U, R> {
                 out |= u32::from(U::leaves_out(*x));
             }
             if out != 0 {
-                for (y, x) in y.iter_mut().zip(x).filter(|(_, x)| U::leaves_out(**x)) {
-                    *y = U::apply::<Textbook, R>(*x);
+                for (y, x) in y.iter_mut().zip(x) {
+                    if U::WHOLE || U::leaves_out(*x) {
+                        *y = U::instead::<S, R>(*x);
+                    }
                 }
             }
         }

@@ -1,12 +1,12 @@
 //! Largest and smallest elements and their places. Bits become unsigned keys of the same order ([`Order`]), so the loops
 //! are compiled for four widths, not for twelve dtypes, and NaN and zeros need no care.
 
-use crate::base::Result;
+use crate::base::{DType, Result};
 use crate::kernel::plan_reduce::{Order, Pass, passes};
 
 use super::load::LANES;
 use super::reduce::{blocks, counts, walk};
-use super::simd::{Job, Style, dispatch};
+use super::simd::{Isa, Job, Style, dispatch};
 use super::{Call, CpuCtx, NativeArgs};
 
 /// Unsigned integers as keys.
@@ -15,10 +15,50 @@ trait Word: bytemuck::Pod + Ord + Send + Sync + Default {
     fn of(v: u64) -> Self;
     fn xor(self, b: Self) -> Self;
     fn and(self, b: Self) -> Self;
+    /// Bits of the largest or smallest of floats of this width, if there are such, and neither NaN among them nor a zero the
+    /// result, which have rules of their own.
+    fn float(x: &[Self], minimum: bool, isa: Isa) -> Option<Self>;
+}
+
+/// Largest or smallest of floats as their bits; `None` as in [`Word::float`].
+struct Float<'a, W, const MINIMUM: bool>(&'a [W]);
+
+/// Signed integers have the order of the floats with the same bits but for NaN, once the negative ones are turned around; and
+/// of whole numbers the compiler makes vectors whatever the order in which they are compared.
+macro_rules! floats {
+    ($($w:ident $signed:ident $infinity:expr;)*) => {$(
+        impl<const MINIMUM: bool> Job for Float<'_, $w, MINIMUM> {
+            type Out = Option<$w>;
+            #[inline(always)]
+            fn run<S: Style>(self) -> Option<$w> {
+                let turned = |v: $signed| v ^ (v >> ($w::BITS - 1) & $signed::MAX);
+                let mut best = turned(*self.0.first()? as $signed);
+                let mut magnitude = 0;
+                for v in self.0 {
+                    let v = *v as $signed;
+                    best = if MINIMUM { best.min(turned(v)) } else { best.max(turned(v)) };
+                    magnitude = magnitude.max(v & $signed::MAX);
+                }
+                let best = turned(best);
+                (magnitude <= $infinity && best & $signed::MAX != 0).then_some(best as $w)
+            }
+        }
+    )*};
+}
+floats! {
+    u32 i32 f32::INFINITY.to_bits() as i32;
+    u64 i64 f64::INFINITY.to_bits() as i64;
 }
 
 macro_rules! words {
-    ($($t:ident)*) => {$(
+    (@float floats $x:ident $minimum:ident $isa:ident) => {
+        if $minimum { dispatch($isa, Float::<_, true>($x)) } else { dispatch($isa, Float::<_, false>($x)) }
+    };
+    (@float none $x:ident $minimum:ident $isa:ident) => {{
+        let _ = ($x, $minimum, $isa);
+        None
+    }};
+    ($($t:ident $float:ident)*) => {$(
         impl Word for $t {
             #[inline(always)]
             fn of(v: u64) -> $t {
@@ -32,10 +72,13 @@ macro_rules! words {
             fn and(self, b: $t) -> $t {
                 self & b
             }
+            fn float(x: &[$t], minimum: bool, isa: Isa) -> Option<$t> {
+                words!(@float $float x minimum isa)
+            }
         }
     )*};
 }
-words!(u8 u16 u32 u64);
+words!(u8 none u16 none u32 floats u64 floats);
 
 /// An order in words of one width. Keys that are keys already have the order `None`.
 #[derive(Clone, Copy)]
@@ -48,11 +91,20 @@ struct Keys<W> {
     magnitude: W,
     infinity: W,
     one_zero: bool,
+    /// Of f32 and f64: whether the smallest is asked for.
+    float: Option<bool>,
 }
 
 impl<W: Word> Keys<W> {
-    fn of(o: Order) -> Self {
+    /// Largest key of a row.
+    fn top(keys: &Option<Self>, isa: Isa, x: &[W]) -> W {
+        let float = keys.and_then(|k| Some(k.key(W::float(x, k.float?, isa)?)));
+        float.unwrap_or_else(|| dispatch(isa, Top { x, keys: *keys }))
+    }
+
+    fn of(o: Order, float: Option<bool>) -> Self {
         Keys {
+            float,
             all: W::of(o.all),
             sign: W::of(o.sign),
             lift: W::of(o.lift),
@@ -89,22 +141,11 @@ impl<W: Word> Job for Top<'_, W> {
     type Out = W;
     #[inline(always)]
     fn run<S: Style>(self) -> W {
-        let mut lanes = [W::default(); LANES];
-        for block in self.x.chunks(LANES) {
-            match &self.keys {
-                Some(keys) => {
-                    for (t, b) in lanes.iter_mut().zip(block) {
-                        *t = (*t).max(keys.key(*b));
-                    }
-                }
-                None => {
-                    for (t, k) in lanes.iter_mut().zip(block) {
-                        *t = (*t).max(*k);
-                    }
-                }
-            }
+        let zero = W::default();
+        match &self.keys {
+            Some(keys) => self.x.iter().fold(zero, |top, b| top.max(keys.key(*b))),
+            None => self.x.iter().fold(zero, |top, k| top.max(*k)),
         }
-        lanes.into_iter().max().unwrap_or_default()
     }
 }
 
@@ -193,7 +234,8 @@ fn run<W: Word>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call, ask: A
     let blocks = blocks(call);
     let (count, results) = counts(&blocks);
     let x = args.input::<W>(0, count * results)?;
-    let keys = Keys::<W>::of(Order::of(call.dtype, ask.minimum, ask.place));
+    let float = matches!(call.dtype, DType::F32 | DType::F64).then_some(ask.minimum);
+    let keys = Keys::<W>::of(Order::of(call.dtype, ask.minimum, ask.place), float);
     let mut best = vec![W::default(); results];
     let mut place = vec![0u32; if ask.place { results } else { 0 }];
     if ask.naive {
@@ -243,13 +285,13 @@ fn pass<W: Word>(ctx: &CpuCtx<'_>, x: &[W], keys: Option<Keys<W>>, p: Pass, y: &
         let piece = CpuCtx::chunk(n, parts, LANES).max(1);
         let mut partial = vec![W::default(); n.div_ceil(piece)];
         ctx.split(&mut partial, 1, |i, out| {
-            out[0] = dispatch(ctx.isa, Top { x: &x[i * piece..n.min((i + 1) * piece)], keys });
+            out[0] = Keys::top(&keys, ctx.isa, &x[i * piece..n.min((i + 1) * piece)]);
         });
         y[0] = partial.into_iter().max().unwrap_or_default();
     } else if inner == 1 {
         ctx.split(y, CpuCtx::chunk(outer, parts, 1), |first, y| {
             for (i, y) in y.iter_mut().enumerate() {
-                *y = dispatch(ctx.isa, Top { x: &x[(first + i) * n..(first + i + 1) * n], keys });
+                *y = Keys::top(&keys, ctx.isa, &x[(first + i) * n..(first + i + 1) * n]);
             }
         });
     } else {

@@ -133,22 +133,31 @@ pub trait Store: bytemuck::Pod + Send + Sync {
     type Of: Acc;
     /// Rounds numbers to storage.
     fn put(from: &[Self::Of], to: &mut [Self]);
+    /// The storage itself, where numbers are stored as they are.
+    fn direct(_: &mut [Self]) -> Option<&mut [Self::Of]> {
+        None
+    }
 }
 
 macro_rules! stores {
-    ($($t:ty as $acc:ident |$from:ident, $to:ident| $put:expr;)*) => {$(
+    ($($t:ty as $acc:ident |$from:ident, $to:ident| $put:expr $(, direct $direct:ident)?;)*) => {$(
         impl Store for $t {
             type Of = $acc;
             #[inline]
             fn put($from: &[$acc], $to: &mut [$t]) {
                 $put
             }
+            $(
+                fn direct(to: &mut [$t]) -> Option<&mut [$direct]> {
+                    Some(to)
+                }
+            )?
         }
     )*};
 }
 stores! {
-    f32 as f32 |from, to| to.copy_from_slice(from);
-    f64 as f64 |from, to| to.copy_from_slice(from);
+    f32 as f32 |from, to| to.copy_from_slice(from), direct f32;
+    f64 as f64 |from, to| to.copy_from_slice(from), direct f64;
     half::f16 as f32 |from, to| to.convert_from_f32_slice(from);
     half::bf16 as f32 |from, to| to.convert_from_f32_slice(from);
 }
@@ -275,10 +284,14 @@ impl<A: Acc> Job for Products<'_, A> {
     #[inline(always)]
     fn run<S: Style>(self) -> A {
         let mut lanes = [A::default(); LANES];
-        for (a, b) in self.0.chunks(LANES).zip(self.1.chunks(LANES)) {
-            for ((s, a), b) in lanes.iter_mut().zip(a).zip(b) {
-                *s = s.add(a.mul(*b));
+        let ((a, a_rest), (b, b_rest)) = (self.0.as_chunks::<LANES>(), self.1.as_chunks::<LANES>());
+        for (a, b) in a.iter().zip(b) {
+            for i in 0..LANES {
+                lanes[i] = lanes[i].add(a[i].mul(b[i]));
             }
+        }
+        for ((s, a), b) in lanes.iter_mut().zip(a_rest).zip(b_rest) {
+            *s = s.add(a.mul(*b));
         }
         join(lanes)
     }

@@ -1,6 +1,6 @@
 //! Elementary functions without branches, so that loops over them become vector code.
 //!
-//! exp: Cody and Waite's reduction x = n·ln2 + r, a Taylor polynomial on |r| <= ln2/2, scaling by 2^n in two steps so
+//! exp: Cody and Waite's reduction x = n·ln2 + r, a polynomial on |r| <= ln2/2, scaling by 2^n in two steps so
 //! that subnormal results are rounded once more at most. Error below 1.5 ulp (see the tests).
 //! tanh: expm1(2|x|) / (expm1(2|x|) + 2) with the same reduction. Three roundings reach the result undamped (the last sum of
 //! expm1, e + 2, the quotient), those of the polynomial by at most a half; each is at most one ulp of the result: below
@@ -34,6 +34,10 @@ pub trait Real:
     fn fma<S: Style>(self, b: Self, c: Self) -> Self;
     /// e^x.
     fn exp<S: Style>(self) -> Self;
+    /// e^x where [`Real::is_near`]: the same bits with half the work.
+    fn exp_near<S: Style>(self) -> Self;
+    /// True if e^x and e^-x are normal numbers.
+    fn is_near(self) -> bool;
     /// Hyperbolic tangent.
     fn tanh<S: Style>(self) -> Self;
     /// True for NaN.
@@ -42,8 +46,14 @@ pub trait Real:
     fn abs(self) -> Self;
     /// Square root, correctly rounded.
     fn sqrt(self) -> Self;
+    /// The largest and the smallest; of none, or with a NaN among them, NaN twice.
+    fn extremes(x: &[Self]) -> (Self, Self);
     /// Natural logarithm.
     fn ln<S: Style>(self) -> Self;
+    /// Natural logarithm of a positive normal number.
+    fn ln_normal<S: Style>(self) -> Self;
+    /// True for positive normal numbers.
+    fn is_positive_normal(self) -> bool;
     /// Sine; with a style that has vectors only where [`Real::is_wide_angle`] is false.
     fn sin<S: Style>(self) -> Self;
     /// Cosine; as the sine.
@@ -64,6 +74,15 @@ macro_rules! functions {
         #[inline(always)]
         fn ln<S: Style>(self) -> f32 {
             if S::FMA { elementary::log::<S>(self) } else { f32::ln(self) }
+        }
+        #[inline(always)]
+        fn ln_normal<S: Style>(self) -> f32 {
+            if S::FMA { elementary::log_normal::<S>(self, 0) } else { f32::ln(self) }
+        }
+        #[inline(always)]
+        fn is_positive_normal(self) -> bool {
+            // As integers: negative numbers lie above all positive ones.
+            self.to_bits().wrapping_sub(f32::MIN_POSITIVE.to_bits()) < f32::INFINITY.to_bits() - f32::MIN_POSITIVE.to_bits()
         }
         #[inline(always)]
         fn sin<S: Style>(self) -> f32 {
@@ -92,6 +111,14 @@ macro_rules! functions {
             f64::ln(self)
         }
         #[inline(always)]
+        fn ln_normal<S: Style>(self) -> f64 {
+            f64::ln(self)
+        }
+        #[inline(always)]
+        fn is_positive_normal(self) -> bool {
+            true
+        }
+        #[inline(always)]
         fn sin<S: Style>(self) -> f64 {
             f64::sin(self)
         }
@@ -114,8 +141,21 @@ macro_rules! functions {
     };
 }
 
+/// e^r for x = n·ln 2 + r, and n: the integer sits in the low bits of t.
+macro_rules! reduced {
+    ($style:ident, $t:tt, $ibits:ident, $x:expr, $ln2_hi:expr, $ln2_lo:expr, $magic:expr, $c:expr) => {{
+        let x = $x;
+        let t = x.fma::<$style>(std::$t::consts::LOG2_E, $magic);
+        let n = t - $magic;
+        let r = n.fma::<$style>(-$ln2_hi, x);
+        let r = n.fma::<$style>(-$ln2_lo, r);
+        let p = poly::<$style, $t>(r, &$c).fma::<$style>(r, 1.0);
+        (p, (t.to_bits() as $ibits).wrapping_sub($magic.to_bits() as $ibits))
+    }};
+}
+
 macro_rules! real {
-    ($t:tt, $bits:ident, $ibits:ident, $mant:literal, $bias:literal, $low:literal, $high:literal, $sat:literal,
+    ($t:tt, $bits:ident, $ibits:ident, $mant:literal, $bias:literal, $low:literal, $high:literal, $near:literal, $sat:literal,
      $ln2_hi:expr, $ln2_lo:expr, $magic:expr, [$($c:expr),*]) => {
         impl Real for $t {
             #[inline(always)]
@@ -138,17 +178,22 @@ macro_rules! real {
                 // Comparisons, not min and max: NaN must pass through.
                 let x = if self < $low { $low } else { self };
                 let x = if x > $high { $high } else { x };
-                let t = x.fma::<S>(std::$t::consts::LOG2_E, $magic);
-                let n = t - $magic;
-                let r = n.fma::<S>(-$ln2_hi, x);
-                let r = n.fma::<S>(-$ln2_lo, r);
-                let p = poly::<S, $t>(r, &[$($c),*]);
-                let p = p.fma::<S>(r, 1.0);
-                // The integer n sits in the low bits of t.
-                let i = t.to_bits() as $ibits - $magic.to_bits() as $ibits;
+                let (p, i) = reduced!(S, $t, $ibits, x, $ln2_hi, $ln2_lo, $magic, [$($c),*]);
                 let half = i >> 1;
                 let pow2 = |e: $ibits| $t::from_bits(((e + $bias) << $mant) as $bits);
                 p * pow2(half) * pow2(i - half)
+            }
+            #[inline(always)]
+            fn exp_near<S: Style>(self) -> Self {
+                if S::TEXTBOOK {
+                    return $t::exp(self);
+                }
+                let (p, i) = reduced!(S, $t, $ibits, self, $ln2_hi, $ln2_lo, $magic, [$($c),*]);
+                p * $t::from_bits((i.wrapping_add($bias) << $mant) as $bits)
+            }
+            #[inline(always)]
+            fn is_near(self) -> bool {
+                $t::abs(self) <= $near
             }
             #[inline(always)]
             fn tanh<S: Style>(self) -> Self {
@@ -184,6 +229,23 @@ macro_rules! real {
                 $t::sqrt(self)
             }
             #[inline(always)]
+            fn extremes(x: &[$t]) -> ($t, $t) {
+                // As whole numbers of the same order: the compiler may compare those in any order, so in vectors. NaN
+                // lie beyond the infinities.
+                let turned = |v: $ibits| v ^ (v >> ($ibits::BITS - 1) & $ibits::MAX);
+                let infinity = $t::INFINITY.to_bits() as $ibits;
+                let (mut top, mut low) = ($ibits::MIN, $ibits::MAX);
+                for v in x {
+                    let v = turned(v.to_bits() as $ibits);
+                    top = top.max(v);
+                    low = low.min(v);
+                }
+                if top > infinity || low < turned(infinity | $ibits::MIN) || x.is_empty() {
+                    return ($t::NAN, $t::NAN);
+                }
+                ($t::from_bits(turned(top) as $bits), $t::from_bits(turned(low) as $bits))
+            }
+            #[inline(always)]
             fn tan(self) -> Self {
                 $t::tan(self)
             }
@@ -202,7 +264,7 @@ fn poly<S: Style, R: Real>(x: R, c: &[R]) -> R {
     acc
 }
 
-// Coefficients 1/n! of (e^r - 1)/r. ln2_hi has trailing zeros so that n·ln2_hi is exact (Cody and Waite, 1980).
+// Coefficients of (e^r - 1)/r: f32's by Remez' exchange, 2e-9 of e^r; f64's 1/n!. ln2_hi has trailing zeros so that n·ln2_hi is exact (Cody and Waite, 1980).
 real!(
     f32,
     u32,
@@ -211,11 +273,12 @@ real!(
     127,
     -104.0,
     89.0,
+    87.0,
     10.0,
     0.693_359_4_f32,
     -2.121_944_4e-4_f32,
     12_582_912.0_f32,
-    [1.0 / 5040.0, 1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0]
+    [1.384_360_7e-3, 8.374_196e-3, 4.166_800_5e-2, 0.166_664_3, 0.499_999_94, 1.0]
 );
 real!(
     f64,
@@ -225,6 +288,7 @@ real!(
     1023,
     -746.0,
     710.0,
+    708.0,
     22.0,
     0.693_147_180_369_123_8_f64,
     1.908_214_929_270_587_7e-10_f64,
@@ -299,6 +363,19 @@ mod tests {
         ];
         let limits = [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0];
         assert!(worst.iter().zip(limits).all(|(w, l)| *w < l), "{worst:?}");
+    }
+
+    #[test]
+    fn extremes_are_found_and_nan_is_seen() {
+        let x = [3.0f32, -0.0, -7.5, 0.0, 2.0];
+        assert_eq!(f32::extremes(&x), (3.0, -7.5));
+        assert_eq!(f64::extremes(&[f64::NEG_INFINITY, 1.0, f64::INFINITY]), (f64::INFINITY, f64::NEG_INFINITY));
+        assert_eq!(f64::extremes(&[-2.0]), (-2.0, -2.0));
+        for nan in [f32::NAN, -f32::NAN] {
+            assert!(f32::extremes(&[1.0, nan, f32::INFINITY]).0.is_nan());
+            assert!(f32::extremes(&[1.0, nan]).1.is_nan());
+        }
+        assert!(f32::extremes(&[]).0.is_nan());
     }
 
     #[test]

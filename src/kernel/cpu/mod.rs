@@ -161,6 +161,22 @@ impl<'a> CpuCtx<'a> {
         self.split_with(out, chunk, &f);
     }
 
+    /// [`CpuCtx::split`] over two outputs of one length, cut alike.
+    pub fn split_two<T: Send, U: Send>(
+        &self,
+        (a, b): (&mut [T], &mut [U]),
+        chunk: usize,
+        f: impl Fn(usize, &mut [T], &mut [U]) + Sync,
+    ) {
+        let chunk = chunk.max(1);
+        let mut pairs: Vec<_> = a.chunks_mut(chunk).zip(b.chunks_mut(chunk)).collect();
+        self.split(&mut pairs, 1, |i, pair| {
+            for (a, b) in pair {
+                f(i * chunk, a, b);
+            }
+        });
+    }
+
     /// One function for all closures: hundreds of kernels call it, each with a closure of its own.
     fn split_with<T: Send>(&self, out: &mut [T], chunk: usize, f: &(dyn Fn(usize, &mut [T]) + Sync)) {
         let chunk = chunk.max(1);

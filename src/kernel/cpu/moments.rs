@@ -24,7 +24,7 @@ impl<A: Acc> Job for Deviations<'_, A> {
     #[inline(always)]
     fn run<S: Style>(self) -> A {
         let mut lanes = [A::default(); LANES];
-        for block in self.x.chunks(LANES) {
+        let mut take = |block: &[A]| {
             if self.squares {
                 for (s, v) in lanes.iter_mut().zip(block) {
                     let d = v.sub(self.shift).sub(self.mean);
@@ -35,7 +35,12 @@ impl<A: Acc> Job for Deviations<'_, A> {
                     *s = s.add(v.sub(self.shift));
                 }
             }
+        };
+        let mut blocks = self.x.chunks_exact(LANES);
+        for block in &mut blocks {
+            take(block);
         }
+        take(blocks.remainder());
         join(lanes)
     }
 }
@@ -61,9 +66,15 @@ struct Channels {
 impl Channels {
     /// Calls `f` with all elements of a channel, block by block.
     fn blocks<A: Acc>(&self, x: &View<'_, A>, channel: usize, mut f: impl FnMut(&[A])) {
-        let mut buffer = [A::default(); BLOCK];
         let images = self.n / self.inner.max(1);
         let start = |image: usize| (image * self.channels + channel) * self.inner;
+        if let Some(x) = x.direct()
+            && (images == 1 || self.inner >= LANES)
+        {
+            (0..images).for_each(|image| f(&x[start(image)..][..self.inner]));
+            return;
+        }
+        let mut buffer = [A::default(); BLOCK];
         if images == 1 || self.inner >= LANES {
             for image in 0..images {
                 for at in (0..self.inner).step_by(BLOCK) {
@@ -193,32 +204,41 @@ fn apply<T: Store>(
     let across = how == Belongs::Batch && c.inner == 1;
     let row = if across { c.channels } else { c.inner };
     ctx.split(y, CpuCtx::chunk(y.len(), parts, row), |first, y| {
-        let (mut wide, mut done) = ([zero; BLOCK], [zero; BLOCK]);
+        let converted = if x.direct().is_some() { 0 } else { BLOCK };
+        let (mut wide, mut done) = (vec![zero; converted], vec![zero; converted]);
         for (i, y) in y.chunks_mut(row).enumerate() {
             let start = first + i * row;
             for (k, y) in y.chunks_mut(BLOCK).enumerate() {
                 let (from, len) = (k * BLOCK, y.len());
                 let x = x.block(start + from, len, &mut wide);
-                let done = &mut done[..len];
                 let columns = from..from + len;
                 let channel = start / row % c.channels;
                 let own = if across { columns.clone() } else { channel..channel + 1 };
                 let affine = if how == Belongs::Layer { columns } else { own.clone() };
-                let job = Apply {
-                    x,
-                    y: &mut *done,
-                    shift: &shift[own.clone()],
-                    distance: &distance[own.clone()],
-                    rstd: &rstd[own],
-                    gamma: &p.gamma[affine.clone()],
-                    beta: &p.beta[affine],
+                let run = |y: &mut [T::Of]| {
+                    let job = Apply {
+                        x,
+                        y,
+                        shift: &shift[own.clone()],
+                        distance: &distance[own.clone()],
+                        rstd: &rstd[own],
+                        gamma: &p.gamma[affine.clone()],
+                        beta: &p.beta[affine],
+                    };
+                    if naive {
+                        job.run::<super::simd::Textbook>()
+                    } else {
+                        dispatch(ctx.isa, job)
+                    }
                 };
-                if naive {
-                    job.run::<super::simd::Textbook>()
-                } else {
-                    dispatch(ctx.isa, job)
+                match T::direct(y) {
+                    Some(y) => run(y),
+                    None => {
+                        let done = &mut done[..len];
+                        run(&mut *done);
+                        T::put(done, y);
+                    }
                 }
-                T::put(done, y);
             }
         }
     });

@@ -35,20 +35,44 @@ impl<R: Real> Job for Row<'_, R> {
     /// The maximum, exp(x - maximum) with its sum, and the division. NaN anywhere makes the row NaN.
     #[inline(always)]
     fn run<S: Style>(self) {
-        let mut top = [self.x[0]; LANES];
-        for block in self.x.chunks(LANES) {
-            for (t, v) in top.iter_mut().zip(block) {
-                *t = larger(*t, *v);
+        let (top, low) = R::extremes(self.x);
+        let sum = if (low - top).is_near() {
+            self.y.exps(self.x, |x| (x - top).exp_near::<S>())
+        } else {
+            self.y.exps(self.x, |x| (x - top).exp::<S>())
+        };
+        let inverse = <R as Real>::of(1.0) / sum;
+        for y in self.y.iter_mut() {
+            *y = if S::FMA {
+                // The quotient's error, found exactly and divided, too: with fused steps cheaper than a division.
+                let q = *y * inverse;
+                (-q).fma::<S>(sum, *y).fma::<S>(inverse, q)
+            } else {
+                *y / sum
+            };
+        }
+    }
+}
+
+trait Exps<R> {
+    /// Writes f of every x; their sum.
+    fn exps(&mut self, x: &[R], f: impl Fn(R) -> R) -> R;
+}
+
+impl<R: Real> Exps<R> for [R] {
+    #[inline(always)]
+    fn exps(&mut self, x: &[R], f: impl Fn(R) -> R) -> R {
+        let mut sums = [<R as Real>::of(0.0); LANES];
+        let ((from, x_rest), (to, y_rest)) = (x.as_chunks::<LANES>(), self.as_chunks_mut::<LANES>());
+        for (x, y) in from.iter().zip(to) {
+            for i in 0..LANES {
+                y[i] = f(x[i]);
+                sums[i] = sums[i] + y[i];
             }
         }
-        let top = top.iter().fold(top[0], |a, b| larger(a, *b));
-        let mut sums = [<R as Real>::of(0.0); LANES];
-        for (x, y) in self.x.chunks(LANES).zip(self.y.chunks_mut(LANES)) {
-            for ((x, y), s) in x.iter().zip(y).zip(&mut sums) {
-                let e = (*x - top).exp::<S>();
-                *y = e;
-                *s = *s + e;
-            }
+        for ((x, y), s) in x_rest.iter().zip(y_rest).zip(&mut sums) {
+            *y = f(*x);
+            *s = *s + *y;
         }
         let mut width = LANES;
         while width > 1 {
@@ -57,9 +81,7 @@ impl<R: Real> Job for Row<'_, R> {
                 sums[i] = sums[i] + sums[i + width];
             }
         }
-        for y in self.y.iter_mut() {
-            *y = *y / sums[0];
-        }
+        sums[0]
     }
 }
 
@@ -127,11 +149,19 @@ fn typed<T: Store<Of: Real>>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: 
 
 fn rows<T: Store<Of: Real>>(ctx: &CpuCtx<'_>, x: &View<'_, T::Of>, first: usize, n: usize, y: &mut [T], naive: bool) {
     let zero = <T::Of as Real>::of(0.0);
-    let (mut wide, mut done) = (vec![zero; n], vec![zero; n]);
+    let (mut wide, mut done) = (Vec::new(), Vec::new());
+    if x.direct().is_none() {
+        (wide, done) = (vec![zero; n], vec![zero; n]);
+    }
     for (i, y) in y.chunks_mut(n).enumerate() {
         let x = x.block(first + i * n, n, &mut wide);
-        run(ctx, naive, Row { x, y: &mut done }, zero);
-        T::put(&done, y);
+        match T::direct(y) {
+            Some(y) => run(ctx, naive, Row { x, y }, zero),
+            None => {
+                run(ctx, naive, Row { x, y: &mut done }, zero);
+                T::put(&done, y);
+            }
+        }
     }
 }
 

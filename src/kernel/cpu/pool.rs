@@ -5,6 +5,7 @@ use crate::base::{DType, Result};
 
 use super::conv::Sizes;
 use super::number::{Element, Number, with_element};
+use super::simd::{Job, Style, dispatch};
 use super::{Call, CpuCtx, NativeArgs};
 
 impl Sizes {
@@ -32,7 +33,8 @@ impl Sizes {
     }
     /// For line `at` of y: calls `f(part of the line, first element of x, step, place of it, step of places)` for every
     /// pixel of the windows, in the order of the windows' rows and columns.
-    fn visit(&self, at: usize, mut f: impl FnMut(std::ops::Range<usize>, usize, usize, usize, usize)) {
+    #[inline(always)]
+    fn visit(&self, spans: &[Span], at: usize, mut f: impl FnMut(std::ops::Range<usize>, usize, usize, usize, usize)) {
         if self.nhwc {
             let (n, p) = (at / self.pixels(), at % self.pixels());
             for row in self.rows(p / self.wo) {
@@ -45,17 +47,28 @@ impl Sizes {
         }
         let (plane, oy) = (at / self.ho, at % self.ho);
         for row in self.rows(oy) {
-            for kx in 0..self.kw {
-                // Positions whose window has its column kx inside the image.
-                let low = self.pl.saturating_sub(kx).div_ceil(self.sw).min(self.wo);
-                let high = (self.w + self.pl).saturating_sub(kx).div_ceil(self.sw).clamp(low, self.wo);
-                if low < high {
-                    let place = row * self.w + low * self.sw + kx - self.pl;
-                    f(low..high, plane * self.h * self.w + place, self.sw, place, self.sw);
-                }
+            for span in spans {
+                let place = row * self.w + span.column;
+                f(span.low..span.high, plane * self.h * self.w + place, self.sw, place, self.sw);
             }
         }
     }
+    /// Where the columns of the windows meet the image: what [`Sizes::visit`] divides for, once.
+    fn spans(&self) -> Vec<Span> {
+        let span = |kx: usize| {
+            let low = self.pl.saturating_sub(kx).div_ceil(self.sw).min(self.wo);
+            let high = (self.w + self.pl).saturating_sub(kx).div_ceil(self.sw).clamp(low, self.wo);
+            (low < high).then(|| Span { low, high, column: low * self.sw + kx - self.pl })
+        };
+        (0..self.kw).filter_map(span).collect()
+    }
+}
+
+/// Positions whose windows have a certain column inside the image, and the image's column that the first of them meets.
+struct Span {
+    low: usize,
+    high: usize,
+    column: usize,
 }
 
 /// y and the places of the maxima: the first of them, or the first NaN. Dtypes: floats and i32.
@@ -63,6 +76,93 @@ pub fn maxpool2d(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Re
     match call.dtype {
         DType::I32 => max::<i32>(ctx, args, call),
         _ => with_element!(floats call.dtype, T => max::<T>(ctx, args, call), else Err(call.no_dtype())),
+    }
+}
+
+/// Lines of y from number `first` on, with the places of the maxima.
+struct MaxLines<'a, E> {
+    s: &'a Sizes,
+    x: &'a [E],
+    first: usize,
+    y: &'a mut [E],
+    places: &'a mut [i32],
+}
+
+/// Raises maxima by every STEPth element of `x`; its first one lies at `place`, the next ones `place_step` further each.
+#[inline(always)]
+fn raise<E: Element, const STEP: usize>(
+    x: &[E],
+    tops: &mut [E::Acc],
+    places: &mut [i32],
+    (place, place_step): (usize, usize),
+) {
+    let n = tops.len();
+    let (x, places) = (&x.as_chunks::<STEP>().0[..n], &mut places[..n]);
+    for k in 0..n {
+        let (v, top, best) = (x[k][0].load(), tops[k], places[k]);
+        let higher = (best < 0) | (v > top) | (v.is_nan() & !top.is_nan());
+        tops[k] = if higher { v } else { top };
+        places[k] = if higher { (place + k * place_step) as i32 } else { best };
+    }
+}
+
+/// Adds every STEPth element of `x`.
+#[inline(always)]
+fn add<E: Element, const STEP: usize>(x: &[E], sums: &mut [E::Acc]) {
+    let n = sums.len();
+    let x = &x.as_chunks::<STEP>().0[..n];
+    for k in 0..n {
+        sums[k] = sums[k].add(x[k][0].load());
+    }
+}
+
+/// Does `body` for a run of elements of x, `step` apart, with the step known when it is compiled, so that it becomes vector
+/// code; in groups of a step each, and the last element by itself where its group would end outside of x.
+macro_rules! by_step {
+    ($step:expr, $len:expr, $room:expr, |$n:ident, $part:ident| $body:expr) => {{
+        let (step, len) = ($step, $len);
+        let whole = if len * step <= $room { len } else { len - 1 };
+        macro_rules! go {
+            ($value:literal, $range:expr) => {{
+                const $n: usize = $value;
+                let $part = $range;
+                $body;
+            }};
+        }
+        match step {
+            1 => go!(1, 0..whole),
+            2 => go!(2, 0..whole),
+            3 => go!(3, 0..whole),
+            _ => (0..whole).for_each(|k| go!(1, k..k + 1)),
+        }
+        if whole < len {
+            go!(1, whole..len);
+        }
+    }};
+}
+
+impl<E: Element> Job for MaxLines<'_, E> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Style>(self) {
+        let (line, _) = self.s.lines();
+        let (mut tops, spans) = (vec![E::Acc::default(); line], self.s.spans());
+        let lines = self.places.chunks_exact_mut(line).zip(self.y.chunks_exact_mut(line));
+        for (i, (places, y)) in lines.enumerate() {
+            places.fill(-1);
+            self.s.visit(&spans, self.first / line + i, |part, from, step, place, place_step| {
+                let (tops, places) = (&mut tops[part.clone()], &mut places[part]);
+                let room = self.x.len() - from;
+                by_step!(step, tops.len(), room, |STEP, part| {
+                    let at = part.start;
+                    let (tops, places) = (&mut tops[part.clone()], &mut places[part]);
+                    raise::<E, STEP>(&self.x[from + at * step..], tops, places, (place + at * place_step, place_step));
+                });
+            });
+            for (y, top) in y.iter_mut().zip(&tops) {
+                *y = E::store(*top);
+            }
+        }
     }
 }
 
@@ -76,34 +176,8 @@ fn max<E: Element>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> 
     }
     let (line, lines) = s.lines();
     let chunk = CpuCtx::chunk(lines, ctx.parts_for_bytes(size_of_val(x)), 1) * line;
-    ctx.split(places, chunk, |first, piece| {
-        let mut tops = vec![E::Acc::default(); line];
-        for (i, places) in piece.chunks_exact_mut(line).enumerate() {
-            places.fill(-1);
-            s.visit(first / line + i, |part, from, step, place, place_step| {
-                let pixels = x[from..].iter().step_by(step);
-                let (tops, places) = (&mut tops[part.clone()], &mut places[part]);
-                for (k, ((top, best), v)) in tops.iter_mut().zip(places).zip(pixels).enumerate() {
-                    let v = v.load();
-                    if *best < 0 || v > *top || v.is_nan() && !top.is_nan() {
-                        (*top, *best) = (v, (place + k * place_step) as i32);
-                    }
-                }
-            });
-        }
-    });
-    let places: &[i32] = places;
-    ctx.split(y, chunk, |first, piece| {
-        for (i, out) in piece.iter_mut().enumerate() {
-            let at = first + i;
-            let place = places[at] as usize;
-            let from = if s.nhwc {
-                at / s.y_image() * s.x_image() + place * s.c + at % s.c
-            } else {
-                at / s.pixels() * s.h * s.w + place
-            };
-            *out = x[from];
-        }
+    ctx.split_two((y, places), chunk, |first, y, places| {
+        dispatch(ctx.isa, MaxLines { s: &s, x, first, y, places });
     });
     Ok(())
 }
@@ -118,6 +192,50 @@ fn count(s: &Sizes, call: &Call, oy: usize, ox: usize) -> usize {
     if call.size(17) == 1 { s.kh * s.kw } else { s.rows(oy).len() * s.columns(ox).len() }
 }
 
+/// Lines of y from number `first` on.
+struct MeanLines<'a, E> {
+    s: &'a Sizes,
+    call: &'a Call,
+    x: &'a [E],
+    first: usize,
+    y: &'a mut [E],
+}
+
+impl<E: Element> Job for MeanLines<'_, E> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Style>(self) {
+        let s = self.s;
+        let ((line, _), spans) = (s.lines(), s.spans());
+        let (mut sums, mut counts) = (vec![E::Acc::default(); line], vec![E::Acc::default(); line]);
+        // The row of y whose windows' pixels were counted last.
+        let mut counted = None;
+        for (i, y) in self.y.chunks_exact_mut(line).enumerate() {
+            let at = self.first / line + i;
+            sums.fill(E::Acc::default());
+            s.visit(&spans, at, |part, from, step, _, _| {
+                let sums = &mut sums[part];
+                let room = self.x.len() - from;
+                by_step!(step, sums.len(), room, |STEP, part| {
+                    add::<E, STEP>(&self.x[from + part.start * step..], &mut sums[part]);
+                });
+            });
+            let place = if s.nhwc { at % s.pixels() } else { at % s.ho };
+            if counted != Some(place) {
+                counted = Some(place);
+                let (oy, ox) = if s.nhwc { (place / s.wo, place % s.wo) } else { (place, 0) };
+                for (k, c) in counts.iter_mut().enumerate() {
+                    let ox = if s.nhwc { ox } else { k };
+                    *c = E::Acc::of_usize(count(s, self.call, oy, ox));
+                }
+            }
+            for ((y, sum), c) in y.iter_mut().zip(&sums).zip(&counts) {
+                *y = E::store(sum.div(*c));
+            }
+        }
+    }
+}
+
 fn mean<E: Element>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
     let s = Sizes::of(call);
     let x = args.input::<E>(0, s.n * s.x_image())?;
@@ -126,22 +244,8 @@ fn mean<E: Element>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) ->
         return Ok(());
     }
     let (line, lines) = s.lines();
-    ctx.split(y, CpuCtx::chunk(lines, ctx.parts_for_bytes(size_of_val(x)), 1) * line, |first, piece| {
-        let mut sums = vec![E::Acc::default(); line];
-        for (i, out) in piece.chunks_exact_mut(line).enumerate() {
-            let at = first / line + i;
-            sums.fill(E::Acc::default());
-            s.visit(at, |part, from, step, _, _| {
-                for (sum, v) in sums[part].iter_mut().zip(x[from..].iter().step_by(step)) {
-                    *sum = sum.add(v.load());
-                }
-            });
-            for (k, (out, sum)) in out.iter_mut().zip(&sums).enumerate() {
-                let p = at % s.pixels();
-                let (oy, ox) = if s.nhwc { (p / s.wo, p % s.wo) } else { (at % s.ho, k) };
-                *out = E::store(sum.div(E::Acc::of_usize(count(&s, call, oy, ox))));
-            }
-        }
+    ctx.split(y, CpuCtx::chunk(lines, ctx.parts_for_bytes(size_of_val(x)), 1) * line, |first, y| {
+        dispatch(ctx.isa, MeanLines { s: &s, call, x, first, y });
     });
     Ok(())
 }

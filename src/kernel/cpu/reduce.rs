@@ -188,6 +188,10 @@ fn products<A: Acc>(ctx: &CpuCtx<'_>, a: &View<'_, A>, b: &View<'_, A>, n: usize
     ctx.split(&mut partial, 1, |i, out| {
         let (mut left, mut right) = ([A::default(); BLOCK], [A::default(); BLOCK]);
         let to = n.min((i + 1) * piece);
+        if let (Some(a), Some(b)) = (a.direct(), b.direct()) {
+            out[0] = dispatch(ctx.isa, Products(&a[i * piece..to], &b[i * piece..to]));
+            return;
+        }
         for at in (i * piece..to).step_by(BLOCK) {
             let len = BLOCK.min(to - at);
             let job = Products(a.block(at, len, &mut left), b.block(at, len, &mut right));
