@@ -4,7 +4,11 @@
 //! variant of `-` is the one that a call would get; each answer is one line of JSON. Between two requests every thread
 //! sleeps, so that a rival has the processors for itself.
 //!
-//! Without it: the kernel of each op against a plain loop (its variant `naive`), in turns, from one element on; a ratio
+//! With `-- --accuracy [STEP]` it computes every STEPth f32 (all, without one) with every instruction set and prints the
+//! largest error in units of the last place against the standard library's function in f64, and for pow that of as many
+//! pairs: docs/cpu.md has the table.
+//!
+//! Without either: the kernel of each op against a plain loop (its variant `naive`), in turns, from one element on; a ratio
 //! below 1 says that the plain loop is faster.
 
 #![allow(clippy::print_stdout, reason = "a benchmark prints its table")]
@@ -12,9 +16,11 @@
 use std::collections::HashMap;
 use std::io::{BufRead, Write};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use gpuctl::base::{Attrs, Case, Code, DType, Error, Result, os, stats};
+use gpuctl::base::rng::Philox;
+use gpuctl::base::{Attrs, Case, Code, DType, Error, Fill, HostTensor, Result, os, stats};
 use gpuctl::device::Queue;
 use gpuctl::device::cpu::{CpuDevice, Pin};
 use gpuctl::engine::{Prepared, Runner};
@@ -76,8 +82,8 @@ fn answer(line: &str, runners: &mut HashMap<usize, Runner>, last: &mut Option<(S
     let variant = Some(word()?).filter(|v| *v != "-");
     let seconds: f64 = word()?.parse().map_err(|_| bad())?;
     let case = case::parse(word()?)?;
-    if !runners.contains_key(&threads) {
-        runners.insert(threads, runner(threads)?);
+    if let std::collections::hash_map::Entry::Vacant(none) = runners.entry(threads) {
+        none.insert(runner(threads)?);
     }
     let key = format!("{threads} {variant:?} {case}");
     if last.as_ref().is_none_or(|(k, _)| *k != key) {
@@ -106,14 +112,138 @@ fn serve() -> Result<()> {
     Ok(())
 }
 
+/// Functions of one number and what they are in f64, with an error of about 1 ulp of f64.
+const FUNCTIONS: [(&str, fn(f64) -> f64); 8] = [
+    ("exp", f64::exp),
+    ("log", f64::ln),
+    ("sin", f64::sin),
+    ("cos", f64::cos),
+    ("tan", f64::tan),
+    ("tanh", f64::tanh),
+    ("sqrt", f64::sqrt),
+    ("sigmoid", |x| if x < 0.0 { x.exp() / (1.0 + x.exp()) } else { 1.0 / (1.0 + (-x).exp()) }),
+];
+
+/// Elements of a call.
+const RUN: usize = 1 << 20;
+
+/// Error of `got` in units of the last place that f32 has at `want`; infinite if only one of them is NaN or infinite.
+fn ulps(got: f32, want: f64) -> f64 {
+    let rounded = want as f32;
+    if got.to_bits() == rounded.to_bits() || got.is_nan() && want.is_nan() {
+        // Of a result in the range of f32 still the part that rounding takes.
+        return if rounded.is_finite() { (f64::from(got) - want).abs() / place(rounded) } else { 0.0 };
+    }
+    if got.is_finite() && rounded.is_finite() { (f64::from(got) - want).abs() / place(rounded) } else { f64::INFINITY }
+}
+
+/// Unit of the last place of an f32.
+fn place(v: f32) -> f64 {
+    let exponent = (v.abs().to_bits() >> 23).max(1) as i32;
+    2f64.powi(exponent - 127 - 23)
+}
+
+/// The largest error and where, of one function on all instruction sets, on threads of its own.
+fn worst(
+    name: &str,
+    step: usize,
+    isas: &[Isa],
+    given: impl Fn(u64) -> Vec<f32> + Sync,
+    want: impl Fn(&[f32]) -> f64 + Sync,
+) -> Result<Vec<(f64, Vec<f32>)>> {
+    let op = op::find(name)?;
+    let case = op.case(DType::F32, &[RUN as u64], Attrs::new(), Fill::Uniform)?;
+    let inputs = op.operands.iter().filter(|o| o.role != op::Role::Out).count();
+    let runs = (1usize << 32).div_ceil(RUN * step);
+    let next = AtomicUsize::new(0);
+    let one = || -> Result<Vec<(f64, Vec<f32>)>> {
+        let mut found = vec![(0.0, Vec::new()); isas.len()];
+        let mut ready = Vec::new();
+        for isa in isas {
+            let runner = Runner::new(Arc::new(CpuDevice::new(1, *isa, Pin::Free)?));
+            ready.push(Ready::new(&runner, op, &case, None)?);
+        }
+        loop {
+            let run = next.fetch_add(1, Ordering::Relaxed);
+            if run >= runs {
+                return Ok(found);
+            }
+            let all: Vec<Vec<f32>> = (0..RUN).map(|i| given(((run * RUN + i) * step) as u64)).collect();
+            let wants: Vec<f64> = all.iter().map(|x| want(x)).collect();
+            let tensors = (0..inputs).map(|k| {
+                let column: Vec<f32> = all.iter().map(|x| x[k]).collect();
+                HostTensor::from_slice(&column, &[RUN as u64])
+            });
+            let tensors = tensors.collect::<Result<Vec<_>>>()?;
+            for (found, ready) in found.iter_mut().zip(&mut ready) {
+                ready.prepared.upload(&mut *ready.queue, &tensors)?;
+                ready.batch(1)?;
+                let out = ready.prepared.download(&mut *ready.queue)?;
+                for ((got, want), x) in out[0].to_vec::<f32>()?.iter().zip(&wants).zip(&all) {
+                    let error = ulps(*got, *want);
+                    if error > found.0 {
+                        *found = (error, x.clone());
+                    }
+                }
+            }
+        }
+    };
+    let threads = os::allowed_cpus().len().max(1);
+    let all = std::thread::scope(|s| {
+        let running: Vec<_> = (0..threads).map(|_| s.spawn(one)).collect();
+        let join = |t: std::thread::ScopedJoinHandle<'_, _>| {
+            t.join().unwrap_or_else(|_| Err(Error::new(Code::Internal, "a thread panicked")))
+        };
+        running.into_iter().map(join).collect::<Result<Vec<_>>>()
+    })?;
+    Ok((0..isas.len())
+        .map(|i| all.iter().map(|a| a[i].clone()).fold((0.0, Vec::new()), |a, b| if b.0 > a.0 { b } else { a }))
+        .collect())
+}
+
+fn accuracy(step: usize) -> Result<()> {
+    let mut isas: Vec<Isa> = Vec::new();
+    for name in ["baseline", "avx2", "avx512"] {
+        let isa = Isa::capped(name)?;
+        if isas.last() != Some(&isa) {
+            isas.push(isa);
+        }
+    }
+    let head = isas.iter().map(|i| format!(" {} | at |", i.name())).collect::<String>();
+    println!("| f32, largest error in ulp |{head}");
+    println!("| --- |{}", " ---: | --- |".repeat(isas.len()));
+    let tell = |name: &str, found: Vec<(f64, Vec<f32>)>| {
+        let cells = found.iter().map(|(error, at)| {
+            let at: Vec<String> = at.iter().map(|x| format!("{x:e}")).collect();
+            format!(" {error:.3} | {} |", at.join(", "))
+        });
+        println!("| {name} |{}", cells.collect::<String>());
+    };
+    for (name, f) in FUNCTIONS {
+        let given = |i: u64| vec![f32::from_bits(i as u32)];
+        tell(name, worst(name, step, &isas, given, |x| f(f64::from(x[0])))?);
+    }
+    let rng = Philox::new(8);
+    // Half of the pairs are any bits, half such that the result is a number.
+    let pair = |i: u64| {
+        let (a, b) = ((rng.unit(0, i) * 2f64.powi(32)) as u32, (rng.unit(1, i) * 2f64.powi(32)) as u32);
+        if (i / 2).is_multiple_of(2) {
+            return vec![f32::from_bits(a), f32::from_bits(b)];
+        }
+        let x = f32::from_bits(a & 0x7fff_ffff);
+        vec![x, ((rng.unit(1, i) * 2.0 - 1.0) * 150.0 / f64::from(x).log2().abs().max(0.01)) as f32]
+    };
+    tell("pow", worst("pow", step, &isas, pair, |x| f64::from(x[0]).powf(f64::from(x[1])))?);
+    Ok(())
+}
+
 /// Rounds in turns of each pair.
 const ROUNDS: usize = 9;
 
 /// Time of the plain loop by that of the kernel: median of the rounds.
 fn against_loop(runner: &Runner, op: &'static OpDesc, size: u64) -> Result<f64> {
     let case = op.sized(DType::F32, size, Attrs::new())?;
-    let (mut ours, mut plain) =
-        (Ready::new(runner, op, &case, None)?, Ready::new(runner, op, &case, Some("naive"))?);
+    let (mut ours, mut plain) = (Ready::new(runner, op, &case, None)?, Ready::new(runner, op, &case, Some("naive"))?);
     let calls = [ours.calls()?, plain.calls()?];
     let mut ratios = Vec::new();
     for _ in 0..ROUNDS {
@@ -137,7 +267,7 @@ fn loops(wanted: &[String]) -> Result<()> {
         let mut cells = Vec::new();
         for size in sizes {
             // Beyond a millisecond the plain loop is no rival for a small call.
-            let cell = match op.sized(DType::F32, size, Attrs::new()).and_then(|c| Ok((op.cost)(&c))) {
+            let cell = match op.sized(DType::F32, size, Attrs::new()).map(|c| (op.cost)(&c)) {
                 Ok(cost) if cost.flops < 10_000_000 => {
                     let ratio = against_loop(&runner, op, size)?;
                     below += usize::from(ratio < 0.95);
@@ -157,11 +287,16 @@ fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
     // As `gpuctl bench` does: the caller on the first processor, the workers behind it. A thread of its own, because the
     // main thread's affinity tells which processors there are.
+    let measures = !args.iter().any(|a| a == "--accuracy");
     let driver = std::thread::spawn(move || {
-        if let Some(first) = os::allowed_cpus().first() {
+        if measures && let Some(first) = os::allowed_cpus().first() {
             os::pin_current_thread(*first);
         }
-        if args.iter().any(|a| a == "--serve") { serve() } else { loops(&args) }
+        match args.first().map(String::as_str) {
+            Some("--serve") => serve(),
+            Some("--accuracy") => accuracy(args.get(1).and_then(|a| a.parse().ok()).unwrap_or(1)),
+            _ => loops(&args),
+        }
     });
     driver.join().unwrap_or_else(|_| Err(Error::new(Code::Internal, "the driver thread panicked")))
 }

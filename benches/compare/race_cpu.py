@@ -255,8 +255,8 @@ def main():
                     if r == "torch" or told[0] == "gemm":
                         for form, t in side.ask(json.dumps([*told, args.seconds])).items():
                             times.setdefault(f"{r} {form}", []).append(t)
-                        # A waiting OpenMP thread spins for a while.
-                        time.sleep(0.02)
+                        # A waiting thread of OpenBLAS spins for 2^26 cycles.
+                        time.sleep(0.05)
             if bad:
                 print(f"{name:<62} {bad}", flush=True)
                 rows.append({"case": name, "threads": threads, "error": bad})

@@ -75,7 +75,11 @@ impl Gate {
         let mut looks = 0;
         while word & INSIDE != 0 {
             looks += 1;
-            if looks < LOOKS { relax() } else { yield_now() }
+            if looks < LOOKS {
+                relax()
+            } else {
+                yield_now()
+            }
             word = self.word.load(Ordering::Acquire);
         }
     }

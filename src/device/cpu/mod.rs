@@ -9,7 +9,9 @@ use std::time::Duration;
 use bytemuck::{Pod, Zeroable};
 
 use crate::base::facts::Facts;
-use crate::base::{Backend, Clock, Code, DType, DeviceClass, DeviceInfo, Error, Feature, Lang, RealClock, Result, os, system};
+use crate::base::{
+    Backend, Clock, Code, DType, DeviceClass, DeviceInfo, Error, Feature, Lang, RealClock, Result, os, system,
+};
 use crate::kernel::cpu::{Call, Team};
 use crate::kernel::{CpuCtx, Isa, NativeArgs, NativeFn};
 

@@ -283,7 +283,11 @@ mod tests {
         let team = helpers(2);
         for bad in 0..6 {
             let out = catch_unwind(AssertUnwindSafe(|| {
-                team.run(6, &|i| if i == bad { std::panic::resume_unwind(Box::new("planted")) });
+                team.run(6, &|i| {
+                    if i == bad {
+                        std::panic::resume_unwind(Box::new("planted"))
+                    }
+                });
             }));
             assert!(out.is_err(), "piece {bad}");
             assert_eq!(counts(&team, 10), vec![1; 10]);

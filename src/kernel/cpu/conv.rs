@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use crate::base::{Error, Result};
 
 use super::number::{Element, Number, with_element};
-use super::simd::{GemmElement, View, gemm_part};
+use super::simd::{GemmElement, Product, View, gemm_part};
 use super::vector::Wide;
 use super::{Call, CpuCtx, NativeArgs};
 
@@ -235,7 +235,16 @@ fn forward<E: Wide<Acc = T>, T: GemmElement + Number>(
             patches(&s, x, (n, g), 0..depth, span, &mut tile[..depth * count]);
             let left = View { data: &f[g * og * depth..(g + 1) * og * depth], row_stride: depth, col_stride: 1 };
             let right = View { data: &tile[..depth * count], row_stride: count, col_stride: 1 };
-            failed.note(gemm_part(og, count, depth, T::ONE, left, right, T::ZERO, &mut out[..og * count]));
+            failed.note(gemm_part(Product {
+                m: og,
+                n: count,
+                k: depth,
+                alpha: T::ONE,
+                a: left,
+                b: right,
+                beta: T::ZERO,
+                c: &mut out[..og * count],
+            }));
         }
     });
     failed.end()?;
@@ -309,7 +318,16 @@ fn data<E: Wide<Acc = T>, T: GemmElement + Number>(
                 let from = group * og * depth + ci * window;
                 let left = View { data: &f[from..], row_stride: 1, col_stride: depth };
                 let right = gradients(&s, g, (n, group), p);
-                failed.note(gemm_part(channels * window, count, og, T::ONE, left, right, T::ZERO, &mut tile));
+                failed.note(gemm_part(Product {
+                    m: channels * window,
+                    n: count,
+                    k: og,
+                    alpha: T::ONE,
+                    a: left,
+                    b: right,
+                    beta: T::ZERO,
+                    c: &mut tile,
+                }));
                 for (r, line) in tile.chunks_exact(count).enumerate() {
                     let (channel, ky, kx) = unpack(&s, r);
                     s.runs((p, p + count), ky, |at, ox, count, row| {
@@ -382,7 +400,16 @@ fn weight<E: Wide<Acc = T>, T: GemmElement + Number>(
                     let left = View { data: &tile[..], row_stride: count, col_stride: 1 };
                     let g = gradients(&s, g, (n, group), p);
                     let right = View { data: g.data, row_stride: g.col_stride, col_stride: g.row_stride };
-                    failed.note(gemm_part(rows, og, count, T::ONE, left, right, T::ONE, out));
+                    failed.note(gemm_part(Product {
+                        m: rows,
+                        n: og,
+                        k: count,
+                        alpha: T::ONE,
+                        a: left,
+                        b: right,
+                        beta: T::ONE,
+                        c: out,
+                    }));
                 }
             }
             at += rows;

@@ -58,8 +58,17 @@ pub(super) fn log_normal<S: Style>(x: f32, shift: i32) -> f32 {
     let f = f32::from_bits(bits.wrapping_sub(e << 23) as u32) - 1.0;
     let e = (e + shift) as f32;
     let p = horner!(
-        S, f, 0.067_466_51f32, -0.116_756_54, 0.118_881_59, -0.124_055_885, 0.142_195_52, -0.166_679_96, 0.200_021_19,
-        -0.250_000_1, 0.333_333_13
+        S,
+        f,
+        0.067_466_51f32,
+        -0.116_756_54,
+        0.118_881_59,
+        -0.124_055_885,
+        0.142_195_52,
+        -0.166_679_96,
+        0.200_021_19,
+        -0.250_000_1,
+        0.333_333_13
     );
     let square = f * f;
     let low = fused::<S>(e, LN2[1], p * f * square);
@@ -80,7 +89,8 @@ pub(super) fn log<S: Style>(x: f32) -> f32 {
 /// True for the arguments that [`sine`] is not for.
 #[inline(always)]
 pub(super) fn wide_angle(x: f32) -> bool {
-    !(x.abs() <= 30_000.0)
+    // As whole numbers: infinities and NaN are larger than any.
+    x.to_bits() & 0x7fff_ffff > 30_000f32.to_bits()
 }
 
 /// sin(x + quarters·π/2).
@@ -88,7 +98,8 @@ pub(super) fn wide_angle(x: f32) -> bool {
 pub(super) fn sine<S: Style>(x: f32, quarters: u32) -> f32 {
     /// 1.5·2^23: adding it rounds to an integer, which is then in the low bits.
     const ROUND: f32 = 12_582_912.0;
-    const HALF_PI: [f32; 3] = [1.570_796_4, -4.371_139e-8, -1.715_124_5e-15];
+    /// All positive, so that the steps keep the sign of a zero.
+    const HALF_PI: [f32; 3] = [f32::from_bits(0x3fc9_0fda), f32::from_bits(0x33a2_2168), f32::from_bits(0x27c2_34c5)];
     let t = fused::<S>(x, std::f32::consts::FRAC_2_PI, ROUND);
     let n = t - ROUND;
     let r = fused::<S>(-n, HALF_PI[0], x);
@@ -96,6 +107,8 @@ pub(super) fn sine<S: Style>(x: f32, quarters: u32) -> f32 {
     let r = fused::<S>(-n, HALF_PI[2], r);
     let z = r * r;
     let sin = fused::<S>(horner!(S, z, -0.000_195_172_35f32, 0.008_332_178, -0.166_666_55), r * z, r);
+    // A zero keeps its sign.
+    let sin = if z == 0.0 { r } else { sin };
     let cos = horner!(S, z, 2.443_308_4e-5f32, -0.001_388_731_5, 0.041_666_646, -0.5, 1.0);
     let q = t.to_bits().wrapping_add(quarters);
     let v = if q & 1 == 0 { sin } else { cos };

@@ -82,7 +82,8 @@ macro_rules! functions {
         #[inline(always)]
         fn is_positive_normal(self) -> bool {
             // As integers: negative numbers lie above all positive ones.
-            self.to_bits().wrapping_sub(f32::MIN_POSITIVE.to_bits()) < f32::INFINITY.to_bits() - f32::MIN_POSITIVE.to_bits()
+            self.to_bits().wrapping_sub(f32::MIN_POSITIVE.to_bits())
+                < f32::INFINITY.to_bits() - f32::MIN_POSITIVE.to_bits()
         }
         #[inline(always)]
         fn sin<S: Style>(self) -> f32 {
@@ -315,7 +316,7 @@ mod tests {
     use super::*;
     use crate::base::exact::{Exact, max_finite, ulp};
     use crate::base::{DType, rng::Philox};
-    use crate::kernel::cpu::simd::{Plain, Textbook};
+    use crate::kernel::cpu::simd::{Fused, Plain, Textbook};
 
     fn worst<R: Real>(dtype: DType, range: f64, f: fn(R) -> R, oracle: fn(Exact) -> Exact) -> f64 {
         let rng = Philox::new(11);
@@ -363,6 +364,51 @@ mod tests {
         ];
         let limits = [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0];
         assert!(worst.iter().zip(limits).all(|(w, l)| *w < l), "{worst:?}");
+    }
+
+    /// The limits that `op::limits` states; docs/cpu.md has the errors over all arguments.
+    #[test]
+    fn vector_functions_keep_their_limits() {
+        let worst = [
+            worst::<f32>(DType::F32, 1e5, |x| Real::ln::<Fused>(Real::abs(x)), |x| Exact::f(x.abs_f64()).log()),
+            worst::<f32>(DType::F32, 30_000.0, Real::sin::<Fused>, Exact::sin),
+            worst::<f32>(DType::F32, 30_000.0, Real::cos::<Fused>, Exact::cos),
+            worst::<f32>(DType::F32, 80.0, |x| Real::pow::<Fused>(2.9, x), |x| Exact::f(f64::from(2.9f32)).pow(x)),
+            worst::<f32>(DType::F32, 1e10, |x| Real::pow::<Fused>(x, 3.0), |x| x.pow(Exact::f(3.0))),
+            worst::<f32>(DType::F32, 80.0, Real::exp_near::<Fused>, Exact::exp),
+        ];
+        let limits = [1.0, 2.0, 2.0, 0.6, 0.6, 1.5];
+        assert!(worst.iter().zip(limits).all(|(w, l)| *w < l), "{worst:?}");
+    }
+
+    /// Where the results are defined by rules, they are those of the standard library.
+    #[test]
+    fn vector_functions_know_special_values() {
+        let inf = f32::INFINITY;
+        let odd = [0.0, -0.0, -1.0, inf, -inf, f32::NAN, 1e-45, 1e-40, f32::MIN_POSITIVE, 1.0, f32::MAX];
+        for x in odd {
+            let (got, want) = (Real::ln::<Fused>(x), x.ln());
+            assert!(
+                (got - want).abs() <= 1e-5 || got == want || got.is_nan() && want.is_nan(),
+                "log {x}: {got} {want}"
+            );
+            assert_eq!(x.is_positive_normal(), x.is_normal() && x > 0.0, "{x}");
+            for y in odd.into_iter().chain([2.0, 3.0, 0.5, -3.0, 16_777_217.0]).filter(|y| !x.is_odd_power(*y)) {
+                let (got, want) = (Real::pow::<Fused>(x, y), x.powf(y));
+                let close = (got - want).abs() <= 1e-6 * want.abs();
+                assert!(close || got == want || got.is_nan() && want.is_nan(), "{x}^{y}: {got} {want}");
+            }
+        }
+        assert_eq!(Real::sin::<Fused>(-0.0f32).to_bits(), (-0.0f32).to_bits());
+        assert_eq!(Real::sin::<Fused>(1e-45f32), 1e-45);
+        assert_eq!(Real::cos::<Fused>(0.0f32), 1.0);
+        assert_eq!([30_000.0f32, 30_001.0, inf, f32::NAN].map(Real::is_wide_angle), [false, true, true, true]);
+        assert_eq!([87.0f32, -87.5, inf, f32::NAN].map(Real::is_near), [true, false, false, false]);
+        // The bits of both forms are the same where both may be used.
+        for i in -8700..=8700 {
+            let x = i as f32 * 0.01;
+            assert_eq!(Real::exp_near::<Fused>(x).to_bits(), Real::exp::<Fused>(x).to_bits(), "{x}");
+        }
     }
 
     #[test]

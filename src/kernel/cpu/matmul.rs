@@ -5,8 +5,9 @@ use half::slice::HalfFloatSliceExt;
 
 use crate::base::{DType, Error, Result};
 
+use super::math::Real;
 use super::number::{Element, Number, with_element};
-use super::simd::{GemmElement, Job, Style, View, dispatch, gemm_part};
+use super::simd::{GemmElement, Job, Product, Style, View, dispatch, gemm_by_columns, gemm_part};
 use super::{Call, CpuCtx, NativeArgs};
 
 /// What a thread does in a second with vectors, to guess how long a product takes: floats, and integers.
@@ -99,8 +100,12 @@ pub fn bmm(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<(
     }
 }
 
-/// Runs the products in pieces of whole rows of C, one per thread; a piece may begin and end within a matrix.
-fn product<T: GemmElement>(
+/// C with few elements and a long sum for each: rows and columns would make no two pieces worth their while.
+const FEW: usize = 256;
+/// A piece of such a sum.
+const LONG_SUM: usize = 2048;
+
+fn product<T: GemmElement + Number + Real>(
     ctx: &CpuCtx<'_>,
     p: &Problem,
     a: &[T],
@@ -114,21 +119,111 @@ fn product<T: GemmElement>(
     }
     // One piece for each thread: every piece packs the other operand again.
     let parts = ctx.parts_for_seconds(p.flops() / FLOPS_PER_S).min(ctx.threads);
+    let single = p.batches == 1 && parts > 1;
+    if single && c.len() <= FEW && p.k >= parts * LONG_SUM {
+        return by_sums(ctx, p, parts, a, b, c, (alpha, beta));
+    }
+    if p.m == 1 && p.batches == 1 && !p.trans_b {
+        one_row(ctx, p, parts, a, b, c, (alpha, beta));
+        return Ok(());
+    }
+    // Columns, where rows are few or, if there are as many, sums are long: with short sums most of the time goes into
+    // writing C, which goes faster row by row.
+    let across = p.n >= 2 * p.m || p.n >= p.m && p.k >= 64 && c.len() > 64 * 64;
+    if single
+        && across
+        && p.k >= 8
+        && let Some(team) = ctx.team
+    {
+        let width = CpuCtx::chunk(p.n, parts, 16);
+        let (a, b) = (p.a(a, 0), p.b(b, 0));
+        return gemm_by_columns(team, width, Product { m: p.m, n: p.n, k: p.k, alpha, a, b, beta, c });
+    }
+    by_rows(ctx, p, parts, a, b, c, (alpha, beta))
+}
+
+/// Adds four rows of B at a time, each times its element of A, to sums.
+struct FourRows<'a, T> {
+    a: &'a [T],
+    /// From the first column of the sums on.
+    b: &'a [T],
+    stride: usize,
+    sums: &'a mut [T],
+}
+
+impl<T: Real> Job for FourRows<'_, T> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Style>(self) {
+        let n = self.sums.len();
+        let row = |q: usize| &self.b[q * self.stride..][..n];
+        let (fours, rest) = self.a.as_chunks::<4>();
+        for (q, a) in fours.iter().enumerate() {
+            let (r0, r1, r2, r3) = (row(4 * q), row(4 * q + 1), row(4 * q + 2), row(4 * q + 3));
+            for j in 0..n {
+                let s = r1[j].fma::<S>(a[1], r0[j].fma::<S>(a[0], self.sums[j]));
+                self.sums[j] = r3[j].fma::<S>(a[3], r2[j].fma::<S>(a[2], s));
+            }
+        }
+        for (q, a) in rest.iter().enumerate() {
+            let r = row(4 * fours.len() + q);
+            for (s, r) in self.sums.iter_mut().zip(r) {
+                *s = r.fma::<S>(*a, *s);
+            }
+        }
+    }
+}
+
+/// C of one row, B as it is stored: bound by memory, so B is read once and never copied.
+fn one_row<T: GemmElement + Number + Real>(
+    ctx: &CpuCtx<'_>,
+    p: &Problem,
+    parts: usize,
+    a: &[T],
+    b: &[T],
+    c: &mut [T],
+    (alpha, beta): (T, T),
+) {
+    // A transposed A of one row lies as this one does.
+    let a = &a[..p.k];
+    ctx.split(c, CpuCtx::chunk(p.n, parts, 64), |first, c| {
+        let mut sums = vec![T::ZERO; c.len()];
+        if p.k > 0 {
+            dispatch(ctx.isa, FourRows { a, b: &b[first..], stride: p.n, sums: &mut sums });
+        }
+        for (c, s) in c.iter_mut().zip(sums) {
+            let old = if beta == T::ZERO { T::ZERO } else { Number::mul(beta, *c) };
+            *c = Number::add(Number::mul(alpha, s), old);
+        }
+    });
+}
+
+/// Runs the products in pieces of whole rows of C; a piece may begin and end within a matrix.
+fn by_rows<T: GemmElement>(
+    ctx: &CpuCtx<'_>,
+    p: &Problem,
+    parts: usize,
+    a: &[T],
+    b: &[T],
+    c: &mut [T],
+    (alpha, beta): (T, T),
+) -> Result<()> {
     let rows = CpuCtx::chunk(p.batches * p.m, parts, 16);
     let failed = std::sync::Mutex::new(None::<Error>);
     ctx.split(c, rows * p.n, |first, mut c| {
         let mut row = first / p.n;
         while !c.is_empty() {
             let (batch, inside) = (row / p.m, row % p.m);
-            let count = (p.m - inside).min(c.len() / p.n);
-            let (own, rest) = std::mem::take(&mut c).split_at_mut(count * p.n);
+            let m = (p.m - inside).min(c.len() / p.n);
+            let (own, rest) = std::mem::take(&mut c).split_at_mut(m * p.n);
             let view = p.a(a, batch);
             let skip = (inside * view.row_stride).min(view.data.len());
-            let part = View { data: &view.data[skip..], ..view };
-            if let Err(e) = gemm_part(count, p.n, p.k, alpha, part, p.b(b, batch), beta, own) {
+            let a = View { data: &view.data[skip..], ..view };
+            let part = Product { m, n: p.n, k: p.k, alpha, a, b: p.b(b, batch), beta, c: own };
+            if let Err(e) = gemm_part(part) {
                 *failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(e);
             }
-            row += count;
+            row += m;
             c = rest;
         }
     });
@@ -136,6 +231,41 @@ fn product<T: GemmElement>(
         Some(e) => Err(e),
         None => Ok(()),
     }
+}
+
+/// Cuts k: each part sums for all of C, into numbers of its own, which are then added in order.
+fn by_sums<T: GemmElement + Number>(
+    ctx: &CpuCtx<'_>,
+    p: &Problem,
+    parts: usize,
+    a: &[T],
+    b: &[T],
+    c: &mut [T],
+    (alpha, beta): (T, T),
+) -> Result<()> {
+    let run = p.k.div_ceil(parts);
+    let parts = p.k.div_ceil(run);
+    let mut sums = vec![T::ZERO; parts * c.len()];
+    let failed = std::sync::Mutex::new(None::<Error>);
+    let (a, b) = (p.a(a, 0), p.b(b, 0));
+    ctx.split(&mut sums, c.len(), |first, sums| {
+        let from = first / sums.len() * run;
+        let a = View { data: &a.data[from * a.col_stride..], ..a };
+        let b = View { data: &b.data[from * b.row_stride..], ..b };
+        let k = run.min(p.k - from);
+        let part = Product { m: p.m, n: p.n, k, alpha, a, b, beta: T::ZERO, c: sums };
+        if let Err(e) = gemm_part(part) {
+            *failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(e);
+        }
+    });
+    if let Some(e) = failed.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner) {
+        return Err(e);
+    }
+    for (i, c) in c.iter_mut().enumerate() {
+        let old = if beta == T::ZERO { T::ZERO } else { Number::mul(beta, *c) };
+        *c = (0..parts).fold(old, |s, part| Number::add(s, sums[part * p.m * p.n + i]));
+    }
+    Ok(())
 }
 
 fn half_product<H>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, p: &Problem) -> Result<()>

@@ -225,11 +225,7 @@ fn apply<T: Store>(
                         gamma: &p.gamma[affine.clone()],
                         beta: &p.beta[affine],
                     };
-                    if naive {
-                        job.run::<super::simd::Textbook>()
-                    } else {
-                        dispatch(ctx.isa, job)
-                    }
+                    if naive { job.run::<super::simd::Textbook>() } else { dispatch(ctx.isa, job) }
                 };
                 match T::direct(y) {
                     Some(y) => run(y),

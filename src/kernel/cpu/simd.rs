@@ -5,7 +5,11 @@
 
 #![allow(unsafe_code)]
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use crate::base::{Code, Error, Result};
+
+use super::Team;
 
 /// An instruction set that this processor has. Values exist only for what was detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -198,53 +202,114 @@ impl<T> View<'_, T> {
     }
 }
 
-/// C = alpha·A·B + beta·C on the calling thread; C is row-major m×n and is not read when beta is 0.
+/// C = alpha·A·B + beta·C; C is row-major m×n and is not read when beta is 0.
+pub struct Product<'a, T> {
+    /// Rows of A and C.
+    pub m: usize,
+    /// Columns of B and C.
+    pub n: usize,
+    /// Columns of A, rows of B.
+    pub k: usize,
+    /// Factor of the product.
+    pub alpha: T,
+    /// A.
+    pub a: View<'a, T>,
+    /// B.
+    pub b: View<'a, T>,
+    /// Factor of the old C.
+    pub beta: T,
+    /// C.
+    pub c: &'a mut [T],
+}
+
+impl<T: GemmElement> Product<'_, T> {
+    fn check(&self) -> Result<()> {
+        let (m, n, k) = (self.m, self.n, self.k);
+        let c = View { data: &*self.c, row_stride: n, col_stride: 1 };
+        if self.a.covers(m, k) && self.b.covers(k, n) && c.covers(m, n) {
+            return Ok(());
+        }
+        Err(Error::new(Code::BufferBounds, format!("gemm {m}x{n}x{k}: an operand is shorter than its matrix")))
+    }
+
+    /// Columns `from..to` of C, which begins at `c`.
+    ///
+    /// # Safety
+    ///
+    /// The views cover their matrices (see `check`), `c` points to m·n elements, and nobody else uses these columns of it.
+    unsafe fn columns(&self, c: *mut T, (from, to): (usize, usize)) {
+        // Without a k the views are empty, and an offset into them would lie outside.
+        let skip = if self.k == 0 { 0 } else { from * self.b.col_stride };
+        // SAFETY: every element addressed lies in its slice, as the caller vouches; C overlaps neither A nor B, since it is
+        // borrowed mutably; strides fit isize because the last offsets do.
+        // Transposed, Cᵀ = alpha·Bᵀ·Aᵀ + beta·Cᵀ, so that the routine finds columns that lie together.
+        unsafe {
+            T::routine()(
+                to - from,
+                self.m,
+                self.k,
+                c.add(from),
+                self.n as isize,
+                1,
+                self.beta != T::ZERO,
+                self.b.data.as_ptr().add(skip),
+                self.b.row_stride as isize,
+                self.b.col_stride as isize,
+                self.a.data.as_ptr(),
+                self.a.row_stride as isize,
+                self.a.col_stride as isize,
+                self.beta,
+                self.alpha,
+                false,
+                false,
+                false,
+                gemm_common::Parallelism::None,
+            );
+        }
+    }
+}
+
+/// [`Product`] on the calling thread.
 ///
 /// Fails if a view does not cover its matrix.
-#[allow(clippy::too_many_arguments, reason = "BLAS's own list of arguments")]
-pub fn gemm_part<T: GemmElement>(
-    m: usize,
-    n: usize,
-    k: usize,
-    alpha: T,
-    a: View<'_, T>,
-    b: View<'_, T>,
-    beta: T,
-    c: &mut [T],
-) -> Result<()> {
-    let c_view = View { data: &*c, row_stride: n, col_stride: 1 };
-    if !a.covers(m, k) || !b.covers(k, n) || !c_view.covers(m, n) {
-        return Err(Error::new(Code::BufferBounds, format!("gemm {m}x{n}x{k}: an operand is shorter than its matrix")));
+pub fn gemm_part<T: GemmElement>(p: Product<'_, T>) -> Result<()> {
+    p.check()?;
+    if p.m > 0 && p.n > 0 {
+        let c = p.c.as_mut_ptr();
+        // SAFETY: checked above; C is ours alone.
+        unsafe { p.columns(c, (0, p.n)) };
     }
-    if m == 0 || n == 0 {
+    Ok(())
+}
+
+/// [`Product`] by a team, which shares out the columns of C in pieces of `width`.
+///
+/// Fails if a view does not cover its matrix.
+pub fn gemm_by_columns<T: GemmElement>(team: &dyn Team, width: usize, p: Product<'_, T>) -> Result<()> {
+    /// C, whose columns the threads share.
+    struct Shared<T>(*mut T);
+    // SAFETY: each thread uses columns of its own, see below.
+    unsafe impl<T: Send> Sync for Shared<T> {}
+    impl<T> Shared<T> {
+        fn start(&self) -> *mut T {
+            self.0
+        }
+    }
+    p.check()?;
+    if p.m == 0 || p.n == 0 {
         return Ok(());
     }
-    // SAFETY: every element addressed lies in its slice, as checked above; C is borrowed mutably and so overlaps
-    // neither A nor B; strides fit isize because the last offsets do.
-    // Transposed, Cᵀ = alpha·Bᵀ·Aᵀ + beta·Cᵀ, so that the routine finds columns that lie together.
-    unsafe {
-        T::routine()(
-            n,
-            m,
-            k,
-            c.as_mut_ptr(),
-            n as isize,
-            1,
-            beta != T::ZERO,
-            b.data.as_ptr(),
-            b.row_stride as isize,
-            b.col_stride as isize,
-            a.data.as_ptr(),
-            a.row_stride as isize,
-            a.col_stride as isize,
-            beta,
-            alpha,
-            false,
-            false,
-            false,
-            gemm_common::Parallelism::None,
-        );
-    }
+    let c = Shared(p.c.as_mut_ptr());
+    let width = width.max(1);
+    let taken: Vec<AtomicBool> = (0..p.n.div_ceil(width)).map(|_| AtomicBool::new(false)).collect();
+    team.run(taken.len(), &|i| {
+        let columns = (i * width, p.n.min((i + 1) * width));
+        // Whatever a team does: no piece is begun twice.
+        if !taken[i].swap(true, Ordering::Relaxed) {
+            // SAFETY: checked above; pieces do not overlap, and this one has just been taken.
+            unsafe { p.columns(c.start(), columns) };
+        }
+    });
     Ok(())
 }
 
@@ -264,6 +329,7 @@ mod tests {
         let a = [1.0f32; 3];
         let v = View { data: &a[..], row_stride: 2, col_stride: 1 };
         let mut c = [0.0f32; 4];
-        assert!(gemm_part(2, 2, 2, 1.0, v, v, 0.0, &mut c).is_err());
+        let p = Product { m: 2, n: 2, k: 2, alpha: 1.0, a: v, b: v, beta: 0.0, c: &mut c };
+        assert!(gemm_part(p).is_err());
     }
 }

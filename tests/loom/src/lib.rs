@@ -1,9 +1,12 @@
-//! Every interleaving of a few threads over the three parts of the engine that are all locks and atomics.
+//! Every interleaving of a few threads over the parts of the engine and of the CPU device that are all locks and atomics.
 #![allow(dead_code, reason = "the checked files have more than the models use")]
 
 mod sync {
     pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
     pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard};
+    pub(crate) use loom::thread::yield_now;
+    // A look is a step in which others may go on.
+    pub(crate) use loom::thread::yield_now as relax;
 }
 
 /// The files as they are, and with a fault each.
@@ -11,6 +14,9 @@ macro_rules! copies {
     ($name:ident) => {
         mod $name {
             use crate::sync;
+            pub(crate) mod gate {
+                include!(concat!(env!("OUT_DIR"), "/", stringify!($name), "/gate.rs"));
+            }
             pub(crate) mod recover {
                 include!(concat!(env!("OUT_DIR"), "/", stringify!($name), "/recover.rs"));
             }
@@ -29,7 +35,7 @@ copies!(wrong);
 
 /// The models, for a copy of the files.
 macro_rules! models {
-    ($name:ident, $shelves:path, $recover:path, $turns:ty) => {
+    ($name:ident, $shelves:path, $recover:path, $turns:ty, $gate:ty) => {
         mod $name {
             use loom::sync::Arc;
             use loom::thread;
@@ -84,6 +90,41 @@ macro_rules! models {
                     a.join().unwrap();
                     b.join().unwrap();
                     assert!(turns.take().is_some(), "the thing came back");
+                });
+            }
+
+            /// A caller has two jobs for a helper that sleeps whenever it finds none: the helper is in a job only while its
+            /// owner waits for it, sees what the owner wrote and goes home at the end. A helper that nobody wakes is a deadlock.
+            pub(crate) fn jobs_end_when_all_are_out(helpers: usize) {
+                let mut checker = loom::model::Builder::new();
+                checker.preemption_bound = Some(2);
+                checker.check(move || {
+                    let gate = Arc::new(<$gate>::new());
+                    // Which job may be worked on; 0: none. Not synchronised by itself: the gate must do that.
+                    let job = Arc::new(loom::cell::UnsafeCell::new(0u32));
+                    let threads: Vec<_> = (0..helpers)
+                        .map(|_| {
+                            let (gate, job) = (Arc::clone(&gate), Arc::clone(&job));
+                            thread::spawn(move || {
+                                let mut last = 0;
+                                while gate.enter(&mut last, || false) {
+                                    // SAFETY: what is tested: the checker reports whoever writes meanwhile.
+                                    job.with(|job| assert!(unsafe { *job } > 0, "a job that is over"));
+                                    gate.leave();
+                                }
+                            })
+                        })
+                        .collect();
+                    for number in 1..=2 {
+                        // SAFETY: as above.
+                        job.with_mut(|job| unsafe { *job = number });
+                        gate.open(helpers);
+                        gate.close();
+                        // SAFETY: as above.
+                        job.with_mut(|job| unsafe { *job = 0 });
+                    }
+                    gate.end();
+                    threads.into_iter().for_each(|t| t.join().unwrap());
                 });
             }
 
@@ -144,8 +185,8 @@ macro_rules! models {
     };
 }
 
-models!(holds, crate::right::shelves, crate::right::recover, crate::right::turns::Turns<u32>);
-models!(planted, crate::wrong::shelves, crate::wrong::recover, crate::wrong::turns::Turns<u32>);
+models!(holds, crate::right::shelves, crate::right::recover, crate::right::turns::Turns<u32>, crate::right::gate::Gate);
+models!(planted, crate::wrong::shelves, crate::wrong::recover, crate::wrong::turns::Turns<u32>, crate::wrong::gate::Gate);
 
 #[cfg(test)]
 mod tests {
@@ -180,6 +221,12 @@ mod tests {
         holds::everybody_gets_a_turn(|number| number == 2);
     }
 
+    #[test]
+    fn jobs_end_when_all_are_out() {
+        holds::jobs_end_when_all_are_out(1);
+        holds::jobs_end_when_all_are_out(2);
+    }
+
     /// The planted faults are found, so the models look.
     #[test]
     fn planted_faults_are_found() {
@@ -187,6 +234,8 @@ mod tests {
         assert!(cap.is_err(), "a reservation in two steps");
         let attempts = std::panic::catch_unwind(planted::one_loss_is_one_failure);
         assert!(attempts.is_err(), "an attempt that nobody is kept from");
+        let jobs = std::panic::catch_unwind(|| planted::jobs_end_when_all_are_out(1));
+        assert!(jobs.is_err(), "a helper in a job that is over");
     }
 
     /// The checker ends the process when it finds threads that wait for nothing; so in one of its own.
