@@ -8,7 +8,9 @@
 //! largest error in units of the last place against the standard library's function in f64, and for pow that of as many
 //! pairs: docs/cpu.md has the table.
 //!
-//! Without either: the kernel of each op against a plain loop (its variant `naive`), in turns, from one element on; a ratio
+//! With `-- --callers` it tells what eight threads that call at once get done, against one.
+//!
+//! Without any of these: the kernel of each op against a plain loop (its variant `naive`), in turns, from one element on; a ratio
 //! below 1 says that the plain loop is faster.
 
 #![allow(clippy::print_stdout, reason = "a benchmark prints its table")]
@@ -283,17 +285,66 @@ fn loops(wanted: &[String]) -> Result<()> {
     Ok(())
 }
 
+/// Calls a second that one thread and eight get done, each with operands of its own, on one device.
+fn callers() -> Result<()> {
+    let runner = runner(0)?;
+    println!("| case | 1 thread, calls/s | 8 threads, calls/s | ratio | range |");
+    println!("| --- | ---: | ---: | ---: | --- |");
+    for name in ["gemm/f32/m128,n128,k128/-/uniform", "exp/f32/n65536/-/uniform", "add/f32/n1048576/-/uniform"] {
+        let case = case::parse(name)?;
+        let op = op::find(case.op)?;
+        let mut all = (0..8).map(|_| Ready::new(&runner, op, &case, None)).collect::<Result<Vec<_>>>()?;
+        let calls = all[0].calls()? * 100;
+        let (mut rates, mut ratios) = ([Vec::new(), Vec::new()], Vec::new());
+        for _ in 0..ROUNDS {
+            for (rates, threads) in rates.iter_mut().zip([1, 8]) {
+                let next = AtomicUsize::new(0);
+                let begun = Instant::now();
+                std::thread::scope(|s| {
+                    // The same operands for both: one thread takes them in turn.
+                    for own in all.chunks_mut(8 / threads) {
+                        s.spawn(|| {
+                            let mut at = 0;
+                            while next.fetch_add(1, Ordering::Relaxed) < calls {
+                                at = (at + 1) % own.len();
+                                if let Err(e) = own[at].batch(1) {
+                                    println!("{name}: {e}");
+                                    return;
+                                }
+                            }
+                        });
+                    }
+                });
+                rates.push(calls as f64 / begun.elapsed().as_secs_f64());
+            }
+            ratios.push(rates[1][rates[1].len() - 1] / rates[0][rates[0].len() - 1]);
+        }
+        let ratios = stats::sorted(&ratios);
+        println!(
+            "| {name} | {:.0} | {:.0} | {:.2} | {:.2} .. {:.2} |",
+            stats::median(&rates[0]),
+            stats::median(&rates[1]),
+            stats::quantile(&ratios, 0.5),
+            ratios[0],
+            ratios[ratios.len() - 1]
+        );
+    }
+    Ok(())
+}
+
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
     // As `gpuctl bench` does: the caller on the first processor, the workers behind it. A thread of its own, because the
     // main thread's affinity tells which processors there are.
-    let measures = !args.iter().any(|a| a == "--accuracy");
+    // Nor do the threads of a program that calls from many stay on one.
+    let measures = !args.iter().any(|a| a == "--accuracy" || a == "--callers");
     let driver = std::thread::spawn(move || {
         if measures && let Some(first) = os::allowed_cpus().first() {
             os::pin_current_thread(*first);
         }
         match args.first().map(String::as_str) {
             Some("--serve") => serve(),
+            Some("--callers") => callers(),
             Some("--accuracy") => accuracy(args.get(1).and_then(|a| a.parse().ok()).unwrap_or(1)),
             _ => loops(&args),
         }

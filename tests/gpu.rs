@@ -228,6 +228,7 @@ fn every_script_parses() {
         ("sh", "tests/fetch-cuda-compilers"),
         ("sh", "tests/fetch-intel-opencl"),
         ("sh", "benches/compare/fetch-mkl"),
+        ("sh", "benches/compare/fetch-rivals"),
         ("bash", "tests/run"),
     ];
     for (shell, path) in scripts.into_iter().filter(|(shell, _)| *shell == "sh" || there(shell)) {
@@ -244,6 +245,7 @@ fn every_script_parses() {
         "benches/compare/opencl.py",
         "benches/compare/race_clblast.py",
         "benches/compare/race_copy.py",
+        "benches/compare/race_cpu.py",
         "benches/compare/race_mkl.py",
         "benches/compare/race_torch.py",
         "benches/compare/records.py",

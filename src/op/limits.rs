@@ -95,7 +95,7 @@ pub static LIMITS: &[LimitRow] = &[
     row("tanh", Lang::Cuda, DType::F32, Limit::Ulp(2.0), CUDA),
     row("tanh", Lang::Cuda, DType::F64, Limit::Ulp(1.0), CUDA),
     row("tanh", Lang::Wgsl, DType::F32, Limit::Abs(1e-5), WGSL),
-    row("tanh", Lang::Native, DType::F32, Limit::Ulp(4.0), OWN),
+    row("tanh", Lang::Native, DType::F32, Limit::Ulp(2.0), VECTORS),
     row("tanh", Lang::Native, DType::F64, Limit::Ulp(4.0), OWN),
     row("erf", Lang::OpenclC, DType::F32, Limit::Ulp(16.0), CTS),
     row("erf", Lang::OpenclC, DType::F64, Limit::Ulp(16.0), CTS),

@@ -1,8 +1,11 @@
-//! log, sin, cos and pow of f32 without branches, so that loops over them become vector code.
+//! tanh, log, sin, cos and pow of f32 without branches, so that loops over them become vector code.
 //!
 //! Arguments that would need a branch (see `wide_angle` and `odd_power`) are left to the standard library, one at a time, by
 //! whoever loops. Polynomials are minimax fits by Remez' exchange; their errors are given relative to the function. Limits
 //! below are those of all 2^32 arguments (pow: of random pairs), see docs/cpu.md.
+//!
+//! tanh: x + x³·P(x²) below 0.55, where P's error is 1e-9; beyond, 1 - 2/(e^2x + 1), where the quotient is at most a half of the
+//! result and so are its errors. At most 2 ulp.
 //!
 //! log: x = 2^e·(1 + f) with 1 + f in [√½, √2); log(1 + f) = f - f²/2 + f³·P(f), P's error 8e-10; e·ln 2 in two parts, the first
 //! of which is exact for all e. At most 1 ulp.
@@ -13,6 +16,7 @@
 //! pow: 2^(y·log2|x|) in f64, where log2's series in (m - 1)/(m + 1) has an error of 4e-12 and 2^r one of 4e-11: for results
 //! within f32's range 1e-9 in all, and one rounding. At most 1 ulp.
 
+use super::math::Real;
 use super::simd::Style;
 
 /// Horner's scheme; coefficients from the highest power down.
@@ -25,25 +29,9 @@ macro_rules! horner {
     }};
 }
 
-/// f32 and f64 with a fused step where the style has one.
-trait Fma: Sized {
-    fn fma<S: Style>(self, b: Self, c: Self) -> Self;
-}
-macro_rules! fma {
-    ($($t:ident)*) => {$(
-        impl Fma for $t {
-            #[inline(always)]
-            fn fma<S: Style>(self, b: $t, c: $t) -> $t {
-                if S::FMA { self.mul_add(b, c) } else { self * b + c }
-            }
-        }
-    )*};
-}
-fma!(f32 f64);
-
 #[inline(always)]
 fn fused<S: Style>(a: impl Into<f32> + Copy, b: f32, c: f32) -> f32 {
-    a.into().fma::<S>(b, c)
+    Real::fma::<S>(a.into(), b, c)
 }
 
 /// Natural logarithm of a positive normal number times 2^shift.
@@ -84,6 +72,19 @@ pub(super) fn log<S: Style>(x: f32) -> f32 {
     let log = if x < 0.0 { f32::NAN } else { log };
     // Infinity, and NaN, which no comparison is true for.
     if x < f32::INFINITY { log } else { x }
+}
+
+/// Hyperbolic tangent.
+#[inline(always)]
+pub(super) fn tanh<S: Style>(x: f32) -> f32 {
+    let y = x.abs();
+    // From here on the result is 1; NaN passes through.
+    let y = if y > 10.0 { 10.0 } else { y };
+    let z = y * y;
+    let p = horner!(S, z, -0.006_272_166f32, 0.021_070_3, -0.053_851_996, 0.133_325_83, -0.333_333_16);
+    let near = fused::<S>(y * z, p, y);
+    let far = 1.0 - 2.0 / (Real::exp_near::<S>(y + y) + 1.0);
+    (if y < 0.55 { near } else { far }).copysign(x)
 }
 
 /// True for the arguments that [`sine`] is not for.
@@ -139,9 +140,9 @@ pub(super) fn power<S: Style>(x: f32, y: f32) -> f32 {
     let z = t * t;
     let mut series = 0.340_730_107_406_234_7;
     for c in [0.411_672_718_714_383_55, 0.577_083_584_976_405_8, 0.961_796_673_341_682, 2.885_390_081_790_086_4] {
-        series = Fma::fma::<S>(series, z, c);
+        series = Real::fma::<S>(series, z, c);
     }
-    let p = Fma::fma::<S>(series, t, e) * wide;
+    let p = Real::fma::<S>(series, t, e) * wide;
     // Beyond these f32 has no numbers.
     let p = if p > 200.0 { 200.0 } else { p };
     let p = if p < -200.0 { -200.0 } else { p };
@@ -157,7 +158,7 @@ pub(super) fn power<S: Style>(x: f32, y: f32) -> f32 {
         0.693_147_180_728_713_4,
         0.999_999_999_961_621_1,
     ] {
-        result = Fma::fma::<S>(result, r, c);
+        result = Real::fma::<S>(result, r, c);
     }
     let scale = f64::from_bits(n.to_bits().wrapping_add(1023) << 52);
     let result = (result * scale) as f32;
