@@ -1,5 +1,7 @@
 //! The CPU's kernels on every instruction set that this processor has, judged by the oracle.
 
+#![allow(clippy::print_stdout, reason = "a test tells what it skipped")]
+
 use std::process::Command;
 
 use gpuctl::kernel::Isa;
@@ -25,7 +27,7 @@ fn every_instruction_set_is_right() {
         let document: serde_json::Value = serde_json::from_str(&text).unwrap();
         let device = &document["devices"][0];
         assert!(device["api"].as_str().unwrap().ends_with(name), "{name}: {device}");
-        let passed = document["records"].as_array().unwrap().iter().filter(|r| r["status"] == "pass").count();
+        let passed = document["records"].as_array().unwrap().iter().filter(|r| r["status"] == "ok").count();
         assert!(passed > 1000, "{name}: {passed} cases");
     }
 }

@@ -162,6 +162,20 @@ def blas_call(library, dtype, dims):
     return lambda: gemm(*args), (a, b, c)
 
 
+def core_type(numpy):
+    """What OpenBLAS takes the processor for; None where it is another library."""
+    import ctypes
+
+    for path in sorted(glob.glob(os.path.join(os.path.dirname(numpy.__file__), "..", "numpy.libs", "*openblas*"))):
+        library = ctypes.CDLL(path)
+        for name in ("scipy_openblas_get_corename64_", "openblas_get_corename64_", "openblas_get_corename"):
+            if hasattr(library, name):
+                tell = getattr(library, name)
+                tell.restype = ctypes.c_char_p
+                return tell().decode()
+    return None
+
+
 def rival(kind, threads):
     """The other side: answers requests with its median seconds, form by form."""
     what = None
@@ -171,8 +185,9 @@ def rival(kind, threads):
         print(json.dumps({"version": f"torch {torch.__version__}"}), flush=True)
     elif kind == "numpy":
         import numpy
-        info = [x for x in numpy.show_config(mode="dicts")["Build Dependencies"]["blas"].items()]
-        print(json.dumps({"version": f"numpy {numpy.__version__}", "blas": dict(info)}), flush=True)
+        blas = numpy.show_config(mode="dicts")["Build Dependencies"]["blas"]
+        print(json.dumps({"version": f"numpy {numpy.__version__}, {blas.get('name')} {blas.get('version')}",
+                          "core": core_type(numpy)}), flush=True)
     else:
         import ctypes
         what = ctypes.CDLL(os.environ["RACE_MKL"])
