@@ -191,12 +191,10 @@ impl Failure {
     }
 }
 
-/// What a thread does in a second, to guess how long a convolution takes.
-const FLOPS_PER_S: f64 = 40e9;
-
-/// Pieces to cut the work into: more than threads where it is long, so that an uneven end costs little.
+/// Pieces to cut the work into: more than threads, so that an uneven end costs little; one for little work. Not by what a
+/// hand-over was measured to cost: sums could depend on it.
 fn parts(ctx: &CpuCtx<'_>, s: &Sizes) -> usize {
-    ctx.parts_for_seconds(s.flops() as f64 / FLOPS_PER_S)
+    if s.flops() < 500_000 || ctx.threads == 1 { 1 } else { 4 * ctx.threads }
 }
 
 /// y = x convolved with the filters.

@@ -1,8 +1,8 @@
 //! tanh, log, sin, cos and pow of f32 without branches, so that loops over them become vector code.
 //!
 //! Arguments that would need a branch (see `wide_angle` and `odd_power`) are left to the standard library, one at a time, by
-//! whoever loops. Polynomials are minimax fits by Remez' exchange; their errors are given relative to the function. Limits
-//! below are those of all 2^32 arguments (pow: of random pairs), see docs/cpu.md.
+//! whoever loops. Polynomials are minimax fits by Remez' exchange; their errors are given relative to the function. The limits
+//! below hold for every 31st of the 2^32 arguments (pow: for as many random pairs), see docs/cpu.md.
 //!
 //! tanh: x + x³·P(x²) below 0.55, where P's error is 1e-9; beyond, 1 - 2/(e^2x + 1), where the quotient is at most a half of the
 //! result and so are its errors. At most 2 ulp.

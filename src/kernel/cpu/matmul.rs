@@ -10,8 +10,10 @@ use super::number::{Element, Number, with_element};
 use super::simd::{GemmElement, Job, Product, Style, View, dispatch, gemm_by_columns, gemm_part};
 use super::{Call, CpuCtx, NativeArgs};
 
-/// What a thread does in a second with vectors, to guess how long a product takes: floats, and integers.
-const FLOPS_PER_S: f64 = 80e9;
+/// From here on a product of floats is shared out. Not by what a hand-over was measured to cost: how C is cut can change its last
+/// bits, and those must not depend on a measurement.
+const SHARED_FLOPS: f64 = 300e3;
+/// Operations on integers that a thread does in a second, to guess how long a product takes.
 const INT_OPS_PER_S: f64 = 10e9;
 
 /// Sizes and scalars of products that lie one behind the other, read from params m, n, k, transA, transB, alpha, beta
@@ -103,7 +105,7 @@ pub fn bmm(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<(
 /// C with few elements and a long sum for each: rows and columns would make no two pieces worth their while.
 const FEW: usize = 256;
 /// A piece of such a sum.
-const LONG_SUM: usize = 2048;
+const LONG_SUM: usize = 8192;
 
 fn product<T: GemmElement + Number + Real>(
     ctx: &CpuCtx<'_>,
@@ -118,10 +120,10 @@ fn product<T: GemmElement + Number + Real>(
         return Ok(());
     }
     // One piece for each thread: every piece packs the other operand again.
-    let parts = ctx.parts_for_seconds(p.flops() / FLOPS_PER_S).min(ctx.threads);
+    let parts = if p.flops() < SHARED_FLOPS { 1 } else { ctx.threads };
     let single = p.batches == 1 && parts > 1;
-    if single && c.len() <= FEW && p.k >= parts * LONG_SUM {
-        return by_sums(ctx, p, parts, a, b, c, (alpha, beta));
+    if p.batches == 1 && c.len() <= FEW && p.k >= 2 * LONG_SUM {
+        return by_sums(ctx, p, a, b, c, (alpha, beta));
     }
     if p.m == 1 && p.batches == 1 && !p.trans_b {
         one_row(ctx, p, parts, a, b, c, (alpha, beta));
@@ -233,17 +235,17 @@ fn by_rows<T: GemmElement>(
     }
 }
 
-/// Cuts k: each part sums for all of C, into numbers of its own, which are then added in order.
+/// Cuts k, the same for any number of threads: each part sums for all of C, into numbers of its own, which are then added in
+/// order.
 fn by_sums<T: GemmElement + Number>(
     ctx: &CpuCtx<'_>,
     p: &Problem,
-    parts: usize,
     a: &[T],
     b: &[T],
     c: &mut [T],
     (alpha, beta): (T, T),
 ) -> Result<()> {
-    let run = p.k.div_ceil(parts);
+    let run = LONG_SUM;
     let parts = p.k.div_ceil(run);
     let mut sums = vec![T::ZERO; parts * c.len()];
     let failed = std::sync::Mutex::new(None::<Error>);

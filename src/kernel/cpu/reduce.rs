@@ -7,6 +7,9 @@ use super::load::{Acc, AddRows, BLOCK, LANES, Products, Total, View};
 use super::simd::dispatch;
 use super::{Call, CpuCtx, NativeArgs};
 
+/// Elements of a long row that are summed by themselves.
+const PIECE: usize = 1 << 14;
+
 /// The index space in a call's params: extent and mark of each block.
 pub(super) fn blocks(call: &Call) -> Vec<Block> {
     call.params.chunks_exact(2).map(|p| (p[0].u64(), p[1].u64() != 0)).collect()
@@ -114,10 +117,14 @@ fn pass<A: Acc>(ctx: &CpuCtx<'_>, x: &View<'_, A>, p: Pass, y: &mut [A]) {
     let (outer, n, inner) = (p.outer as usize, p.n as usize, p.inner as usize);
     let parts = ctx.parts_for_bytes(outer * n * inner * size_of::<A>());
     if inner == 1 && outer == 1 {
-        // One long row: each thread sums a piece, the pieces are merged in order.
-        let piece = CpuCtx::chunk(n, parts, LANES).max(1);
-        let mut partial = vec![A::default(); n.div_ceil(piece)];
-        ctx.split(&mut partial, 1, |i, out| out[0] = total(ctx, x, i * piece, n.min((i + 1) * piece)));
+        // One long row in pieces, whose sums are merged in order: the same bits for any number of threads.
+        let mut partial = vec![A::default(); n.div_ceil(PIECE)];
+        let chunk = CpuCtx::chunk(partial.len(), parts, 1);
+        ctx.split(&mut partial, chunk, |first, out| {
+            for (i, out) in (first..).zip(out) {
+                *out = total(ctx, x, i * PIECE, n.min((i + 1) * PIECE));
+            }
+        });
         y[0] = partial.into_iter().fold(A::default(), A::add);
     } else if inner == 1 {
         ctx.split(y, CpuCtx::chunk(outer, parts, 1), |first, y| {
@@ -183,19 +190,23 @@ fn dot_typed<A: Acc>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call, n
 
 fn products<A: Acc>(ctx: &CpuCtx<'_>, a: &View<'_, A>, b: &View<'_, A>, n: usize) -> A {
     let parts = ctx.parts_for_bytes(2 * n * size_of::<A>());
-    let piece = CpuCtx::chunk(n, parts, BLOCK).max(1);
-    let mut partial = vec![A::default(); n.div_ceil(piece)];
-    ctx.split(&mut partial, 1, |i, out| {
-        let (mut left, mut right) = ([A::default(); BLOCK], [A::default(); BLOCK]);
-        let to = n.min((i + 1) * piece);
-        if let (Some(a), Some(b)) = (a.direct(), b.direct()) {
-            out[0] = dispatch(ctx.isa, Products(&a[i * piece..to], &b[i * piece..to]));
-            return;
-        }
-        for at in (i * piece..to).step_by(BLOCK) {
-            let len = BLOCK.min(to - at);
-            let job = Products(a.block(at, len, &mut left), b.block(at, len, &mut right));
-            out[0] = out[0].add(dispatch(ctx.isa, job));
+    let mut partial = vec![A::default(); n.div_ceil(PIECE)];
+    let chunk = CpuCtx::chunk(partial.len(), parts, 1);
+    ctx.split(&mut partial, chunk, |first, out| {
+        let (mut left, mut right) = (Vec::new(), Vec::new());
+        for (i, out) in (first..).zip(out) {
+            let (from, to) = (i * PIECE, n.min((i + 1) * PIECE));
+            if let (Some(a), Some(b)) = (a.direct(), b.direct()) {
+                *out = dispatch(ctx.isa, Products(&a[from..to], &b[from..to]));
+                continue;
+            }
+            left.resize(BLOCK, A::default());
+            right.resize(BLOCK, A::default());
+            for at in (from..to).step_by(BLOCK) {
+                let len = BLOCK.min(to - at);
+                let job = Products(a.block(at, len, &mut left), b.block(at, len, &mut right));
+                *out = out.add(dispatch(ctx.isa, job));
+            }
         }
     });
     partial.into_iter().fold(A::default(), A::add)
