@@ -188,6 +188,8 @@ impl Team for Helpers {
         let closing = Closing(&shared.gate);
         shared.work(0, job);
         drop(closing);
+        // SAFETY: as above; what was lent ends with this frame.
+        unsafe { *shared.job.get() = None };
         if shared.panicked.swap(false, Ordering::Relaxed) {
             panic!("a kernel panicked in a helper thread; its message is above");
         }

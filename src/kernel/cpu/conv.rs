@@ -3,14 +3,12 @@
 //! All three directions cut their result into pieces that one thread makes alone, in f32 or f64 and in the order of the
 //! product; a second pass stores it in the dtype and layout that was asked for. Params: see `kernel::plan_window`.
 
-use std::sync::Mutex;
-
-use crate::base::{Error, Result};
+use crate::base::Result;
 
 use super::number::{Element, Number, with_element};
 use super::simd::{GemmElement, Product, View, gemm_part};
 use super::vector::Wide;
-use super::{Call, CpuCtx, NativeArgs};
+use super::{Call, CpuCtx, Failure, NativeArgs};
 
 /// Elements of a tile of patches: with the filters it stays in a second-level cache.
 const TILE: usize = 1 << 16;
@@ -174,21 +172,6 @@ fn gradients<'a, T>(s: &Sizes, g: &'a [T], (n, group): (usize, usize), first: us
     let [row_stride, _, col_stride] = s.strides(s.co, s.ho, s.wo);
     let from = n * s.co * s.pixels() + group * s.og() * row_stride + first * col_stride;
     View { data: &g[from..], row_stride, col_stride }
-}
-
-/// Errors of parallel pieces; the last one wins.
-#[derive(Default)]
-struct Failure(Mutex<Option<Error>>);
-
-impl Failure {
-    fn note(&self, r: Result<()>) {
-        if let Err(e) = r {
-            *self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(e);
-        }
-    }
-    fn end(self) -> Result<()> {
-        self.0.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).map_or(Ok(()), Err)
-    }
 }
 
 /// Pieces to cut the work into: more than threads, so that an uneven end costs little; one for little work. Not by what a

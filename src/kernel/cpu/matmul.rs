@@ -3,12 +3,12 @@
 
 use half::slice::HalfFloatSliceExt;
 
-use crate::base::{DType, Error, Result};
+use crate::base::{DType, Result};
 
 use super::math::Real;
 use super::number::{Element, Number, with_element};
 use super::simd::{GemmElement, Job, Product, Style, View, dispatch, gemm_by_columns, gemm_part};
-use super::{Call, CpuCtx, NativeArgs};
+use super::{Call, CpuCtx, Failure, NativeArgs};
 
 /// From here on a product of floats is shared out. Not by what a hand-over was measured to cost: how C is cut can change its last
 /// bits, and those must not depend on a measurement.
@@ -211,7 +211,7 @@ fn by_rows<T: GemmElement>(
     (alpha, beta): (T, T),
 ) -> Result<()> {
     let rows = CpuCtx::chunk(p.batches * p.m, parts, 16);
-    let failed = std::sync::Mutex::new(None::<Error>);
+    let failed = Failure::default();
     ctx.split(c, rows * p.n, |first, mut c| {
         let mut row = first / p.n;
         while !c.is_empty() {
@@ -222,17 +222,12 @@ fn by_rows<T: GemmElement>(
             let skip = (inside * view.row_stride).min(view.data.len());
             let a = View { data: &view.data[skip..], ..view };
             let part = Product { m, n: p.n, k: p.k, alpha, a, b: p.b(b, batch), beta, c: own };
-            if let Err(e) = gemm_part(part) {
-                *failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(e);
-            }
+            failed.note(gemm_part(part));
             row += m;
             c = rest;
         }
     });
-    match failed.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner) {
-        Some(e) => Err(e),
-        None => Ok(()),
-    }
+    failed.end()
 }
 
 /// Cuts k, the same for any number of threads: each part sums for all of C, into numbers of its own, which are then added in
@@ -248,7 +243,7 @@ fn by_sums<T: GemmElement + Number>(
     let run = LONG_SUM;
     let parts = p.k.div_ceil(run);
     let mut sums = vec![T::ZERO; parts * c.len()];
-    let failed = std::sync::Mutex::new(None::<Error>);
+    let failed = Failure::default();
     let (a, b) = (p.a(a, 0), p.b(b, 0));
     ctx.split(&mut sums, c.len(), |first, sums| {
         let from = first / sums.len() * run;
@@ -256,13 +251,9 @@ fn by_sums<T: GemmElement + Number>(
         let b = View { data: &b.data[from * b.row_stride..], ..b };
         let k = run.min(p.k - from);
         let part = Product { m: p.m, n: p.n, k, alpha, a, b, beta: T::ZERO, c: sums };
-        if let Err(e) = gemm_part(part) {
-            *failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(e);
-        }
+        failed.note(gemm_part(part));
     });
-    if let Some(e) = failed.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner) {
-        return Err(e);
-    }
+    failed.end()?;
     for (i, c) in c.iter_mut().enumerate() {
         let old = if beta == T::ZERO { T::ZERO } else { Number::mul(beta, *c) };
         *c = (0..parts).fold(old, |s, part| Number::add(s, sums[part * p.m * p.n + i]));

@@ -204,3 +204,20 @@ impl<'a> CpuCtx<'a> {
         len.div_ceil(parts.max(1)).div_ceil(unit) * unit
     }
 }
+
+/// Errors of parallel pieces; the last one wins.
+#[derive(Default)]
+struct Failure(Mutex<Option<Error>>);
+
+impl Failure {
+    /// Keeps the error of a piece, if it is one.
+    fn note(&self, r: Result<()>) {
+        if let Err(e) = r {
+            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(e);
+        }
+    }
+    /// The error that was kept.
+    fn end(self) -> Result<()> {
+        self.0.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+    }
+}
