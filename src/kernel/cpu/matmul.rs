@@ -107,6 +107,8 @@ const FEW: usize = 256;
 /// A piece of such a sum.
 const LONG_SUM: usize = 8192;
 
+/// The products of floats, row-major and one behind the other, shared out in the way that fits their shape. The slices hold all
+/// of them, as `Problem` says; C is not read when beta is 0.
 fn product<T: GemmElement + Number + Real>(
     ctx: &CpuCtx<'_>,
     p: &Problem,
