@@ -1,17 +1,17 @@
-//! Convolutions: patches of the image are laid out as a matrix, tile by tile, and multiplied by the filters.
-//!
-//! All three directions cut their result into pieces that one thread makes alone, in f32 or f64 and in the order of the
-//! product; a second pass stores it in the dtype and layout that was asked for. Params: see `kernel::plan_window`.
+//! Convolutions as matrix products whose patches are laid out where they are used (see `planes` and `product`); with one
+//! channel in a group as sums of shifted planes. Params: see `kernel::plan_window`.
+
+use std::borrow::Cow;
 
 use crate::base::Result;
 
-use super::number::{Element, Number, with_element};
-use super::simd::{GemmElement, Product, View, gemm_part};
+use super::depthwise;
+use super::number::{Element as Stored, Number, with_element};
+use super::planes::{Layout, Patches, Positions, with_space};
+use super::product::{Element, FLOPS_PER_S, Scale, Side, View, multiply};
+use super::simd::tile::Block;
 use super::vector::Wide;
-use super::{Call, CpuCtx, Failure, NativeArgs};
-
-/// Elements of a tile of patches: with the filters it stays in a second-level cache.
-const TILE: usize = 1 << 16;
+use super::{Call, CpuCtx, NativeArgs};
 
 /// Sizes of a call; names as in `kernel::window::Window`.
 #[derive(Clone, Copy)]
@@ -29,9 +29,9 @@ pub(super) struct Sizes {
     pub(super) sw: usize,
     pub(super) pt: usize,
     pub(super) pl: usize,
-    dh: usize,
-    dw: usize,
-    group: usize,
+    pub(super) dh: usize,
+    pub(super) dw: usize,
+    pub(super) group: usize,
     pub(super) nhwc: bool,
 }
 
@@ -58,9 +58,11 @@ impl Sizes {
             nhwc: s(16) != 0,
         }
     }
+    /// Channels of a group.
     fn cg(&self) -> usize {
         self.c / self.group
     }
+    /// Filters of a group.
     fn og(&self) -> usize {
         self.co / self.group
     }
@@ -68,7 +70,7 @@ impl Sizes {
         self.ho * self.wo
     }
     /// Rows of the matrix of patches of one group.
-    fn depth(&self) -> usize {
+    pub(super) fn depth(&self) -> usize {
         self.cg() * self.kh * self.kw
     }
     /// Distances of channels, rows and columns in a tensor of that many.
@@ -84,32 +86,18 @@ impl Sizes {
     fn f_len(&self) -> usize {
         self.co * self.depth()
     }
-    /// Pixels of a tile `rows` deep.
-    fn width(&self, rows: usize) -> usize {
-        (TILE / rows.max(1)).clamp(64, 1024).min(self.pixels().max(1))
+    /// Seconds that one thread needs for so much, about.
+    fn seconds(&self) -> f64 {
+        2.0 * self.y_len() as f64 * self.depth() as f64 / FLOPS_PER_S
     }
-    fn flops(&self) -> usize {
-        2 * self.y_len() * self.depth()
+    /// One channel and one filter in each group.
+    fn is_depthwise(&self) -> bool {
+        self.cg() == 1 && self.og() == 1
     }
-    /// Calls `f(pixel - first, ox, count)` for the parts of pixels `first..end` that lie in one row of y each, with the
-    /// row of the image that kernel row `ky` meets there, if it is inside.
-    fn runs(&self, (first, end): (usize, usize), ky: usize, mut f: impl FnMut(usize, usize, usize, Option<usize>)) {
-        let mut p = first;
-        while p < end {
-            let (oy, ox) = (p / self.wo, p % self.wo);
-            let count = (self.wo - ox).min(end - p);
-            let row = (oy * self.sh + ky * self.dh).checked_sub(self.pt).filter(|r| *r < self.h);
-            f(p - first, ox, count, row);
-            p += count;
-        }
-    }
-    /// The part of columns `ox..ox + count` of y in which kernel column `kx` meets the image, as offsets from `ox`, and
-    /// the column of the image that it begins with.
-    fn inside(&self, ox: usize, count: usize, kx: usize) -> (usize, usize, usize) {
-        let at = ox * self.sw + kx * self.dw;
-        let low = self.pl.saturating_sub(at).div_ceil(self.sw).min(count);
-        let high = (self.w + self.pl).saturating_sub(at).div_ceil(self.sw).clamp(low, count);
-        (low, high, (at + low * self.sw).saturating_sub(self.pl))
+    /// Every pixel is its own window.
+    fn is_pointwise(&self) -> bool {
+        (self.kh, self.kw, self.sh, self.sw, self.pt, self.pl) == (1, 1, 1, 1, 0, 0)
+            && (self.ho, self.wo) == (self.h, self.w)
     }
 }
 
@@ -118,294 +106,333 @@ fn unpack(s: &Sizes, r: usize) -> (usize, usize, usize) {
     (r / (s.kh * s.kw), r / s.kw % s.kh, r % s.kw)
 }
 
-/// Lays rows `rows` of the patches of group `g` at pixels `first..end` of image `n` out in `tile`.
-fn patches<T: Number>(
-    s: &Sizes,
-    x: &[T],
-    (n, g): (usize, usize),
-    rows: std::ops::Range<usize>,
-    span: (usize, usize),
-    tile: &mut [T],
-) {
-    let [cs, ys, xs] = s.strides(s.c, s.h, s.w);
-    let width = span.1 - span.0;
-    for (r, line) in rows.zip(tile.chunks_exact_mut(width)) {
-        let (ci, ky, kx) = unpack(s, r);
-        let base = n * s.c * s.h * s.w + (g * s.cg() + ci) * cs;
-        s.runs(span, ky, |at, ox, count, row| {
-            let out = &mut line[at..at + count];
-            let Some(row) = row else {
-                out.fill(T::default());
-                return;
-            };
-            let (low, high, column) = s.inside(ox, count, kx);
-            out[..low].fill(T::default());
-            out[high..].fill(T::default());
-            if low == high {
-                return;
-            }
-            let from = &x[base + row * ys + column * xs..];
-            match s.sw * xs {
-                1 => out[low..high].copy_from_slice(&from[..high - low]),
-                step => {
-                    for (o, v) in out[low..high].iter_mut().zip(from.iter().step_by(step)) {
-                        *o = *v;
-                    }
-                }
-            }
-        });
-    }
-}
-
 /// Filters as numbers, [co, c/group, kh, kw] whatever the layout.
-fn filters<E: Element>(s: &Sizes, f: &[E]) -> Vec<E::Acc> {
+fn filters<'a, E: Wide>(s: &Sizes, f: &'a [E], buffer: &'a mut Vec<E::Acc>) -> Cow<'a, [E::Acc]> {
+    if !s.nhwc {
+        return E::wide(f, buffer).into();
+    }
     let [cs, ys, xs] = s.strides(s.cg(), s.kh, s.kw);
     let at = |o: usize, r: usize| {
         let (ci, ky, kx) = unpack(s, r);
         o * s.depth() + ci * cs + ky * ys + kx * xs
     };
-    (0..s.co).flat_map(|o| (0..s.depth()).map(move |r| f[at(o, r)].load())).collect()
+    (0..s.co).flat_map(|o| (0..s.depth()).map(move |r| f[at(o, r)].load())).collect::<Vec<_>>().into()
 }
 
-/// g of one image and group as a matrix of filters by pixels, from pixel `first` on.
-fn gradients<'a, T>(s: &Sizes, g: &'a [T], (n, group): (usize, usize), first: usize) -> View<'a, T> {
-    let [row_stride, _, col_stride] = s.strides(s.co, s.ho, s.wo);
-    let from = n * s.co * s.pixels() + group * s.og() * row_stride + first * col_stride;
-    View { data: &g[from..], row_stride, col_stride }
-}
-
-/// Pieces to cut the work into: more than threads, so that an uneven end costs little; one for little work. Not by what a
-/// hand-over was measured to cost: sums could depend on it.
-fn parts(ctx: &CpuCtx<'_>, s: &Sizes) -> usize {
-    if s.flops() < 500_000 || ctx.threads == 1 { 1 } else { 4 * ctx.threads }
+/// Calls `f` with memory for the numbers of `out`, and stores them: in `out` itself where it holds such numbers.
+fn with_numbers<E: Stored, R>(ctx: &CpuCtx<'_>, out: &mut [E], f: impl FnOnce(&mut [E::Acc]) -> R) -> R {
+    if let Ok(numbers) = bytemuck::try_cast_slice_mut(out) {
+        return f(numbers);
+    }
+    let mut numbers = vec![E::Acc::default(); out.len()];
+    let result = f(&mut numbers);
+    let parts = ctx.parts_for_bytes(size_of_val(&numbers[..]));
+    ctx.split(out, CpuCtx::chunk(numbers.len(), parts, 64), |first, out| {
+        for (out, v) in out.iter_mut().zip(&numbers[first..]) {
+            *out = E::store(*v);
+        }
+    });
+    result
 }
 
 /// y = x convolved with the filters.
 pub fn conv2d(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
-    with_element!(floats call.dtype, T => forward::<T, <T as Element>::Acc>(ctx, args, call), else Err(call.no_dtype()))
+    with_element!(floats call.dtype, T => forward::<T, <T as Stored>::Acc>(ctx, args, call), else Err(call.no_dtype()))
 }
 
-fn forward<E: Wide<Acc = T>, T: GemmElement + Number>(
-    ctx: &CpuCtx<'_>,
-    args: &mut NativeArgs<'_>,
-    call: &Call,
-) -> Result<()> {
+fn forward<E: Wide<Acc = T>, T: Element>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
     let s = Sizes::of(call);
+    if s.seconds() < TINY_S {
+        return naive::<E>(args, call, Makes::Y);
+    }
+    let Some(layout) = Layout::of(&s) else { return naive::<E>(args, call, Makes::Y) };
     let (x, f) = (args.input::<E>(0, s.x_len())?, args.input::<E>(1, s.f_len())?);
     let y = args.output::<E>(0, s.y_len())?;
     if y.is_empty() {
         return Ok(());
     }
-    let mut buffer = Vec::new();
-    let (x, f) = (E::wide(x, &mut buffer), filters(&s, f));
-    let (depth, og, pixels) = (s.depth(), s.og(), s.pixels());
-    let width = s.width(depth);
-    let per_image = pixels.div_ceil(width);
-    let tiles = s.n * s.group * per_image;
-    let span = |tile: usize| (tile * width, ((tile + 1) * width).min(pixels));
-    // Tile after tile: filters of the group by pixels of the tile.
-    let mut made = vec![T::ZERO; tiles * og * width];
-    let failed = Failure::default();
-    ctx.split(&mut made, CpuCtx::chunk(tiles, parts(ctx, &s), 1) * og * width, |first, piece| {
-        let mut tile = vec![T::ZERO; depth * width];
-        for (i, out) in piece.chunks_exact_mut(og * width).enumerate() {
-            let number = first / (og * width) + i;
-            let (which, span) = (number / per_image, span(number % per_image));
-            let (n, g) = (which / s.group, which % s.group);
-            let count = span.1 - span.0;
-            patches(&s, x, (n, g), 0..depth, span, &mut tile[..depth * count]);
-            let left = View { data: &f[g * og * depth..(g + 1) * og * depth], row_stride: depth, col_stride: 1 };
-            let right = View { data: &tile[..depth * count], row_stride: count, col_stride: 1 };
-            failed.note(gemm_part(Product {
-                m: og,
-                n: count,
-                k: depth,
-                alpha: T::ONE,
-                a: left,
-                b: right,
-                beta: T::ZERO,
-                c: &mut out[..og * count],
-            }));
-        }
-    });
-    failed.end()?;
-    // Element (filter, pixel) of image n.
-    let tile_of = |n: usize, o: usize, tile: usize| {
-        let (from, to) = span(tile);
-        let start = ((n * s.group + o / og) * per_image + tile) * og * width + o % og * (to - from);
-        &made[start..start + to - from]
-    };
-    let parts = ctx.parts_for_bytes(size_of_val(y));
-    if s.nhwc {
-        ctx.split(y, CpuCtx::chunk(s.n * pixels, parts, 1) * s.co, |first, piece| {
-            for (i, out) in piece.chunks_exact_mut(s.co).enumerate() {
-                let at = first / s.co + i;
-                let (n, p) = (at / pixels, at % pixels);
-                for (o, out) in out.iter_mut().enumerate() {
-                    *out = E::store(tile_of(n, o, p / width)[p % width]);
-                }
-            }
-        });
-    } else {
-        ctx.split(y, CpuCtx::chunk(s.n * s.co, parts, 1) * pixels, |first, piece| {
-            for (i, row) in piece.chunks_exact_mut(pixels).enumerate() {
-                let at = first / pixels + i;
-                for (tile, run) in row.chunks_mut(width).enumerate() {
-                    for (out, v) in run.iter_mut().zip(tile_of(at / s.co, at % s.co, tile)) {
-                        *out = E::store(*v);
-                    }
-                }
-            }
-        });
-    }
+    let (mut x_buffer, mut f_buffer) = (Vec::new(), Vec::new());
+    let (x, f) = (E::wide(x, &mut x_buffer), filters(&s, f, &mut f_buffer));
+    with_numbers(ctx, y, |y| convolve(ctx, &s, &layout, x, &f, y));
     Ok(())
 }
 
-/// dx from g and the filters: the filters' transpose times g, each row added to the pixels that it came from.
-pub fn bwd_data(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
-    with_element!(floats call.dtype, T => data::<T, <T as Element>::Acc>(ctx, args, call), else Err(call.no_dtype()))
+/// Less work than this (by [`Sizes::seconds`]) is done by plain loops.
+const TINY_S: f64 = 20e-9;
+
+/// Images are shared out where there are enough of them; else the work within each.
+fn convolve<T: Element>(ctx: &CpuCtx<'_>, s: &Sizes, layout: &Layout, x: &[T], f: &[T], y: &mut [T]) {
+    let (from, to) = (s.c * s.h * s.w, s.co * s.pixels());
+    let parts = ctx.parts_for_seconds(s.seconds());
+    if parts > 1 && s.n > 1 && (s.n.is_multiple_of(ctx.threads) || s.n >= 4 * ctx.threads) {
+        let alone = ctx.alone();
+        ctx.split(y, CpuCtx::chunk(s.n, parts, 1) * to, |first, y| {
+            for (x, y) in x[first / to * from..].chunks_exact(from.max(1)).zip(y.chunks_exact_mut(to)) {
+                image(&alone, s, layout, x, f, y);
+            }
+        });
+        return;
+    }
+    for (n, y) in y.chunks_exact_mut(to).enumerate() {
+        image(ctx, s, layout, &x[n * from..][..from], f, y);
+    }
 }
 
-fn data<E: Wide<Acc = T>, T: GemmElement + Number>(
-    ctx: &CpuCtx<'_>,
-    args: &mut NativeArgs<'_>,
-    call: &Call,
-) -> Result<()> {
+fn image<T: Element>(ctx: &CpuCtx<'_>, s: &Sizes, layout: &Layout, x: &[T], f: &[T], y: &mut [T]) {
+    if s.is_pointwise() && !s.is_depthwise() {
+        let (line_stride, depth_stride) = if s.nhwc { (s.c, 1) } else { (1, s.pixels()) };
+        let first = if s.nhwc { s.cg() } else { s.cg() * s.pixels() };
+        return groups(ctx, s, f, y, |g| View { data: x.get(g * first..).unwrap_or(&[]), line_stride, depth_stride });
+    }
+    if layout.is_image {
+        return within(ctx, s, layout, x, f, y);
+    }
+    with_space(layout.len(s.c), |planes| {
+        layout.fill(ctx, s, x, planes);
+        within(ctx, s, layout, planes, f, y);
+    });
+}
+
+fn within<T: Element>(ctx: &CpuCtx<'_>, s: &Sizes, layout: &Layout, planes: &[T], f: &[T], y: &mut [T]) {
+    if s.is_depthwise() {
+        return depthwise::forward(ctx, s, layout, planes, f, y);
+    }
+    groups(ctx, s, f, y, |g| Patches { s, layout, planes: planes.get(g * s.cg() * layout.plane..).unwrap_or(&[]) });
+}
+
+/// Products of one image: the filters of each group with the patches that `side` makes of its channels.
+fn groups<T: Element, P: Side<T>>(ctx: &CpuCtx<'_>, s: &Sizes, f: &[T], y: &mut [T], side: impl Fn(usize) -> P + Sync) {
+    let (og, depth, pixels) = (s.og(), s.depth(), s.pixels());
+    let filters = |g: usize| View { data: &f[g * og * depth..][..og * depth], line_stride: depth, depth_stride: 1 };
+    if s.nhwc {
+        for g in 0..s.group {
+            multiply(ctx, &side(g), &filters(g), depth, Scale::PLAIN, Block::new(&mut y[g * og..], pixels, og, s.co));
+        }
+        return;
+    }
+    let one = |ctx: &CpuCtx<'_>, g: usize, y: &mut [T]| {
+        multiply(ctx, &filters(g), &side(g), depth, Scale::PLAIN, Block::new(y, og, pixels, pixels));
+    };
+    if s.group < ctx.threads {
+        y.chunks_exact_mut(og * pixels).enumerate().for_each(|(g, y)| one(ctx, g, y));
+        return;
+    }
+    let (parts, alone) = (ctx.parts_for_seconds(s.seconds() / s.n as f64), ctx.alone());
+    ctx.split(y, CpuCtx::chunk(s.group, parts, 1) * og * pixels, |first, y| {
+        let first = first / (og * pixels);
+        y.chunks_exact_mut(og * pixels).enumerate().for_each(|(i, y)| one(&alone, first + i, y));
+    });
+}
+
+/// dx from g and the filters.
+pub fn bwd_data(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
+    with_element!(floats call.dtype, T => data::<T, <T as Stored>::Acc>(ctx, args, call), else Err(call.no_dtype()))
+}
+
+/// The convolution of g that makes dx, if it is one: for a stride of 1, with the window turned around.
+fn turned(s: &Sizes) -> Option<Sizes> {
+    let pad = |window: usize, dilation: usize, pad: usize| ((window - 1) * dilation).checked_sub(pad);
+    if (s.sh, s.sw) != (1, 1) {
+        return None;
+    }
+    let (pt, pl) = (pad(s.kh, s.dh, s.pt)?, pad(s.kw, s.dw, s.pl)?);
+    Some(Sizes { c: s.co, h: s.ho, w: s.wo, co: s.c, ho: s.h, wo: s.w, pt, pl, ..*s })
+}
+
+fn data<E: Wide<Acc = T>, T: Element>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
     let s = Sizes::of(call);
+    if s.seconds() < TINY_S {
+        return naive::<E>(args, call, Makes::X);
+    }
+    let Some(layout) = Layout::of(&s) else { return naive::<E>(args, call, Makes::X) };
     let (g, f) = (args.input::<E>(0, s.y_len())?, args.input::<E>(1, s.f_len())?);
     let dx = args.output::<E>(0, s.x_len())?;
     if dx.is_empty() {
         return Ok(());
     }
-    let mut buffer = Vec::new();
-    let (g, f) = (E::wide(g, &mut buffer), filters(&s, f));
-    let (depth, og, cg, pixels, plane) = (s.depth(), s.og(), s.cg(), s.pixels(), s.h * s.w);
-    let window = s.kh * s.kw;
-    let failed = Failure::default();
-    let mut made = vec![T::ZERO; dx.len()];
-    ctx.split(&mut made, CpuCtx::chunk(s.n * s.c, parts(ctx, &s), 1) * plane, |first, piece| {
-        let (mut at, end) = (first / plane, (first + piece.len()) / plane);
-        let mut tile = Vec::new();
-        while at < end && og > 0 {
-            let (n, channel) = (at / s.c, at % s.c);
-            let (group, ci) = (channel / cg, channel % cg);
-            // As many channels of one group as a tile of 64 pixels can hold.
-            let channels = (cg - ci).min(end - at).min((TILE / 64 / window).max(1));
-            let width = s.width(channels * window);
-            let planes = &mut piece[(at - first / plane) * plane..][..channels * plane];
-            for p in (0..pixels).step_by(width) {
-                let count = width.min(pixels - p);
-                tile.resize(channels * window * count, T::ZERO);
-                let from = group * og * depth + ci * window;
-                let left = View { data: &f[from..], row_stride: 1, col_stride: depth };
-                let right = gradients(&s, g, (n, group), p);
-                failed.note(gemm_part(Product {
-                    m: channels * window,
-                    n: count,
-                    k: og,
-                    alpha: T::ONE,
-                    a: left,
-                    b: right,
-                    beta: T::ZERO,
-                    c: &mut tile,
-                }));
-                for (r, line) in tile.chunks_exact(count).enumerate() {
-                    let (channel, ky, kx) = unpack(&s, r);
-                    s.runs((p, p + count), ky, |at, ox, count, row| {
-                        let Some(row) = row else { return };
-                        let (low, high, column) = s.inside(ox, count, kx);
-                        if low == high {
-                            return;
-                        }
-                        let to = &mut planes[channel * plane + row * s.w + column..];
-                        for (d, v) in to.iter_mut().step_by(s.sw).zip(&line[at + low..at + high]) {
-                            *d = d.add(*v);
-                        }
-                    });
-                }
-            }
-            at += channels;
-        }
-    });
-    failed.end()?;
-    let [cs, _, xs] = s.strides(s.c, s.h, s.w);
-    // Planes of channels to the layout: the same order, or pixels first.
-    let parts = ctx.parts_for_bytes(size_of_val(dx));
-    ctx.split(dx, CpuCtx::chunk(s.n, parts, 1) * s.c * plane, |first, piece| {
-        for (out, from) in piece.chunks_exact_mut(s.c * plane).zip(made[first..].chunks_exact(s.c * plane)) {
-            for (channel, from) in from.chunks_exact(plane).enumerate() {
-                for (out, v) in out[channel * cs..].iter_mut().step_by(xs).zip(from) {
-                    *out = E::store(*v);
-                }
+    let (mut g_buffer, mut f_buffer) = (Vec::new(), Vec::new());
+    let (g, f) = (E::wide(g, &mut g_buffer), filters(&s, f, &mut f_buffer));
+    let turned = turned(&s).and_then(|t| Some((t, Layout::of(&t)?)));
+    // A filter that is not finite would make NaN of the zeros around g, which are not there.
+    if let Some((t, layout)) = turned
+        && f.iter().all(|v| v.to_f64().is_finite())
+    {
+        let (og, cg, window) = (s.og(), s.cg(), s.kh * s.kw);
+        let mut around = vec![T::ZERO; f.len()];
+        for (at, out) in around.chunks_exact_mut(window).enumerate() {
+            let (channel, o) = (at / og, at % og);
+            let from = ((channel / cg * og + o) * cg + channel % cg) * window;
+            for (out, v) in out.iter_mut().zip(f[from..][..window].iter().rev()) {
+                *out = *v;
             }
         }
-    });
+        with_numbers(ctx, dx, |dx| convolve(ctx, &t, &layout, g, &around, dx));
+        return Ok(());
+    }
+    let (from, to) = (s.co * s.pixels(), s.c * s.h * s.w);
+    let parts = ctx.parts_for_seconds(s.seconds());
+    // Planes that are added to are never the image itself: its rows may be stored in another dtype.
+    let layout = &layout;
+    if parts > 1 && s.n > 1 && (s.n.is_multiple_of(ctx.threads) || s.n >= 4 * ctx.threads) {
+        let alone = ctx.alone();
+        ctx.split(dx, CpuCtx::chunk(s.n, parts, 1) * to, |first, dx| {
+            for (i, dx) in dx.chunks_exact_mut(to).enumerate() {
+                spread::<E, T>(&alone, &s, layout, &g[(first / to + i) * from..][..from], &f, dx);
+            }
+        });
+    } else {
+        for (n, dx) in dx.chunks_exact_mut(to).enumerate() {
+            spread::<E, T>(ctx, &s, layout, &g[n * from..][..from], &f, dx);
+        }
+    }
     Ok(())
 }
 
-/// The filters' gradient from g and x: patches times g's transpose, summed over images and tiles.
-pub fn bwd_weight(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
-    with_element!(floats call.dtype, T => weight::<T, <T as Element>::Acc>(ctx, args, call), else Err(call.no_dtype()))
+/// Elements of a tile of sums.
+const TILE: usize = 1 << 16;
+
+/// dx of one image: the filters' transpose times g, each row added to the pixels that it came from.
+fn spread<E: Wide<Acc = T>, T: Element>(ctx: &CpuCtx<'_>, s: &Sizes, layout: &Layout, g: &[T], f: &[T], dx: &mut [E]) {
+    with_space(layout.len(s.c), |planes: &mut [T]| {
+        let parts = ctx.parts_for_seconds(s.seconds() / s.n as f64);
+        ctx.split(planes, CpuCtx::chunk(s.c, parts, 1) * layout.plane, |first, planes| {
+            planes.fill(T::ZERO);
+            let first = first / layout.plane;
+            if s.is_depthwise() && !s.nhwc {
+                depthwise::spread(ctx, s, layout, first, g, f, planes);
+            } else {
+                spread_channels(ctx, s, layout, first, g, f, planes);
+            }
+        });
+        layout.drain(ctx, s, planes, dx, E::store);
+    });
 }
 
-fn weight<E: Wide<Acc = T>, T: GemmElement + Number>(
+/// The same for the channels from `first` on, whose planes `planes` are.
+fn spread_channels<T: Element>(
     ctx: &CpuCtx<'_>,
-    args: &mut NativeArgs<'_>,
-    call: &Call,
-) -> Result<()> {
+    s: &Sizes,
+    layout: &Layout,
+    first: usize,
+    g: &[T],
+    f: &[T],
+    planes: &mut [T],
+) {
+    let (alone, window, cg, og) = (ctx.alone(), s.kh * s.kw, s.cg(), s.og());
+    let [row_stride, _, col_stride] = s.strides(s.co, s.ho, s.wo);
+    let end = planes.len() / layout.plane;
+    // Whole rows of the result at a time, and as many channels of one group as keep the tile small.
+    let most = (TILE / s.wo / window).max(1);
+    let mut tile = Vec::new();
+    let mut at = 0;
+    while at < end && og > 0 {
+        let (group, ci) = ((first + at) / cg, (first + at) % cg);
+        let channels = (cg - ci).min(end - at).min(most);
+        let rows = (TILE / s.wo / window / channels).clamp(1, s.ho);
+        for oy in (0..s.ho).step_by(rows) {
+            let high = rows.min(s.ho - oy);
+            let count = high * s.wo;
+            tile.resize(channels * window * count, T::ZERO);
+            let a = View { data: &f[group * og * s.depth() + ci * window..], line_stride: 1, depth_stride: s.depth() };
+            let data = &g[group * og * row_stride + oy * s.wo * col_stride..];
+            let b = View { data, line_stride: col_stride, depth_stride: row_stride };
+            multiply(&alone, &a, &b, og, Scale::PLAIN, Block::new(&mut tile, channels * window, count, count));
+            for (r, line) in tile.chunks_exact(count).enumerate() {
+                let start = at * layout.plane + layout.offsets[r];
+                for (y, line) in line.chunks_exact(s.wo).enumerate() {
+                    let to = &mut planes[start + layout.start(s, oy + y)..][..s.wo];
+                    for (to, v) in to.iter_mut().zip(line) {
+                        *to = Number::add(*to, *v);
+                    }
+                }
+            }
+        }
+        at += channels;
+    }
+}
+
+/// The filters' gradient from g and x: patches times g, summed over images and pixels.
+pub fn bwd_weight(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
+    with_element!(floats call.dtype, T => weight::<T, <T as Stored>::Acc>(ctx, args, call), else Err(call.no_dtype()))
+}
+
+fn weight<E: Wide<Acc = T>, T: Element>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
     let s = Sizes::of(call);
+    if s.seconds() < TINY_S {
+        return naive::<E>(args, call, Makes::Filters);
+    }
+    let Some(layout) = Layout::of(&s) else { return naive::<E>(args, call, Makes::Filters) };
     let (g, x) = (args.input::<E>(0, s.y_len())?, args.input::<E>(1, s.x_len())?);
     let df = args.output::<E>(0, s.f_len())?;
     if df.is_empty() {
         return Ok(());
     }
-    let (mut first_buffer, mut second) = (Vec::new(), Vec::new());
-    let (g, x) = (E::wide(g, &mut first_buffer), E::wide(x, &mut second));
+    let (mut g_buffer, mut x_buffer) = (Vec::new(), Vec::new());
+    let (g, x) = (E::wide(g, &mut g_buffer), E::wide(x, &mut x_buffer));
     let (depth, og, pixels) = (s.depth(), s.og(), s.pixels());
-    let failed = Failure::default();
-    // Group by group: rows of patches by filters.
-    let mut made = vec![T::ZERO; df.len()];
-    ctx.split(&mut made, CpuCtx::chunk(s.group * depth, parts(ctx, &s), 1) * og, |first, piece| {
-        let (mut at, end) = (first / og, (first + piece.len()) / og);
-        let mut tile = Vec::new();
-        while at < end {
-            let (group, row) = (at / depth, at % depth);
-            let rows = (depth - row).min(end - at).min(TILE / 64);
-            let width = s.width(rows);
-            let out = &mut piece[(at - first / og) * og..][..rows * og];
-            for n in 0..s.n {
-                for p in (0..pixels).step_by(width) {
-                    let count = width.min(pixels - p);
-                    tile.resize(rows * count, T::ZERO);
-                    patches(&s, x, (n, group), row..row + rows, (p, p + count), &mut tile);
-                    let left = View { data: &tile[..], row_stride: count, col_stride: 1 };
-                    let g = gradients(&s, g, (n, group), p);
-                    let right = View { data: g.data, row_stride: g.col_stride, col_stride: g.row_stride };
-                    failed.note(gemm_part(Product {
-                        m: rows,
-                        n: og,
-                        k: count,
-                        alpha: T::ONE,
-                        a: left,
-                        b: right,
-                        beta: T::ONE,
-                        c: out,
-                    }));
+    // Filters by positions of the window, or the other way round: whichever lays out less.
+    let straight = s.n * depth * pixels <= s.n * og * pixels + 2 * og * depth;
+    let mut sums = vec![T::ZERO; df.len()];
+    let (from, of_g) = (s.c * s.h * s.w, s.co * pixels);
+    for n in 0..s.n {
+        let (g, x) = (&g[n * of_g..][..of_g], &x[n * from..][..from]);
+        let scale = if n == 0 { Scale::PLAIN } else { Scale::ADDED };
+        let made = |planes: &[T]| {
+            if s.is_depthwise() && !s.nhwc {
+                return depthwise::weight(ctx, &s, &layout, planes, g, &mut sums, n > 0);
+            }
+            let [line_stride, _, depth_stride] = s.strides(s.co, s.ho, s.wo);
+            for (group, sums) in sums.chunks_exact_mut(og * depth).enumerate() {
+                let filters = View { data: &g[group * og * line_stride..], line_stride, depth_stride };
+                let planes = planes.get(group * s.cg() * layout.plane..).unwrap_or(&[]);
+                let positions = Positions(Patches { s: &s, layout: &layout, planes });
+                if straight {
+                    multiply(ctx, &filters, &positions, pixels, scale, Block::new(sums, og, depth, depth));
+                } else {
+                    multiply(ctx, &positions, &filters, pixels, scale, Block::new(sums, depth, og, og));
                 }
             }
-            at += rows;
-        }
-    });
-    failed.end()?;
-    let [cs, ys, xs] = s.strides(s.cg(), s.kh, s.kw);
-    for (at, sums) in made.chunks_exact(og).enumerate() {
-        let (group, (ci, ky, kx)) = (at / depth, unpack(&s, at % depth));
-        for (o, v) in sums.iter().enumerate() {
-            df[(group * og + o) * depth + ci * cs + ky * ys + kx * xs] = E::store(*v);
+        };
+        if layout.is_image {
+            let mut made = made;
+            made(x);
+        } else {
+            with_space(layout.len(s.c), |planes| {
+                layout.fill(ctx, &s, x, planes);
+                let mut made = made;
+                made(planes);
+            });
         }
     }
+    let [cs, ys, xs] = s.strides(s.cg(), s.kh, s.kw);
+    let across = !straight && !(s.is_depthwise() && !s.nhwc);
+    let parts = ctx.parts_for_bytes(4 * size_of_val(&sums[..]));
+    ctx.split(df, CpuCtx::chunk(s.co, parts, 1) * depth, |first, df| {
+        let first = first / depth;
+        let filters = df.len() / depth;
+        // In squares, so that what is read across stays in the cache.
+        for r0 in (0..depth).step_by(SQUARE) {
+            for o in 0..filters {
+                let (group, i) = ((first + o) / og, (first + o) % og);
+                let sums = &sums[group * og * depth..][..og * depth];
+                for r in r0..depth.min(r0 + SQUARE) {
+                    let v = if across { sums[r * og + i] } else { sums[i * depth + r] };
+                    let to = if s.nhwc {
+                        let (ci, ky, kx) = unpack(&s, r);
+                        ci * cs + ky * ys + kx * xs
+                    } else {
+                        r
+                    };
+                    df[o * depth + to] = E::store(v);
+                }
+            }
+        }
+    });
     Ok(())
 }
+
+/// Side of the squares in which a matrix is turned.
+const SQUARE: usize = 16;
 
 /// Which tensor the textbook's loops add to.
 #[derive(Clone, Copy, PartialEq)]
@@ -430,7 +457,7 @@ pub fn bwd_weight_naive(_: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) 
     with_element!(floats call.dtype, T => naive::<T>(args, call, Makes::Filters), else Err(call.no_dtype()))
 }
 
-fn naive<E: Element>(args: &mut NativeArgs<'_>, call: &Call, makes: Makes) -> Result<()> {
+fn naive<E: Stored>(args: &mut NativeArgs<'_>, call: &Call, makes: Makes) -> Result<()> {
     let s = Sizes::of(call);
     let lengths = match makes {
         Makes::Y => [s.x_len(), s.f_len(), s.y_len()],

@@ -8,6 +8,7 @@ pub mod bias;
 pub mod broadcast;
 pub mod cast;
 pub mod conv;
+mod depthwise;
 mod elementary;
 pub mod elementwise;
 pub mod extreme;
@@ -20,7 +21,9 @@ pub mod movement;
 pub mod norm;
 pub mod number;
 pub mod peak;
+mod planes;
 pub mod pool;
+mod product;
 pub mod reduce;
 pub mod simd;
 pub mod stream;
@@ -202,22 +205,5 @@ impl<'a> CpuCtx<'a> {
     pub fn chunk(len: usize, parts: usize, unit: usize) -> usize {
         let unit = unit.max(1);
         len.div_ceil(parts.max(1)).div_ceil(unit) * unit
-    }
-}
-
-/// Errors of parallel pieces; the last one wins.
-#[derive(Default)]
-struct Failure(Mutex<Option<Error>>);
-
-impl Failure {
-    /// Keeps the error of a piece, if it is one.
-    fn note(&self, r: Result<()>) {
-        if let Err(e) = r {
-            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(e);
-        }
-    }
-    /// The error that was kept.
-    fn end(self) -> Result<()> {
-        self.0.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
     }
 }
