@@ -7,7 +7,7 @@ use std::process::Command;
 use gpuctl::kernel::Isa;
 
 /// Ops with a body of their own for each instruction set.
-const OPS: &str = "add,avgpool2d,batchnorm_train,cos,dot,exp,gelu,gemm,gemv,layernorm,log,max,maxpool2d,min,pow,sigmoid,sin,\
+const OPS: &str = "add,avgpool2d,batchnorm_train,bmm,conv2d,conv2d_bwd_data,conv2d_bwd_weight,cos,dot,exp,gelu,gemm,gemv,layernorm,log,max,maxpool2d,min,pow,sigmoid,sin,\
                    softmax,sum,tanh,transpose";
 
 #[test]

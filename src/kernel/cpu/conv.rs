@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use crate::base::Result;
 
 use super::depthwise;
+use super::math::Real;
 use super::number::{Element as Stored, Number, with_element};
 use super::planes::{Layout, Patches, Positions, with_space};
 use super::product::{Element, FLOPS_PER_S, Scale, Side, View, multiply};
@@ -140,7 +141,11 @@ pub fn conv2d(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Resul
     with_element!(floats call.dtype, T => forward::<T, <T as Stored>::Acc>(ctx, args, call), else Err(call.no_dtype()))
 }
 
-fn forward<E: Wide<Acc = T>, T: Element>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
+fn forward<E: Wide<Acc = T>, T: Element + Real>(
+    ctx: &CpuCtx<'_>,
+    args: &mut NativeArgs<'_>,
+    call: &Call,
+) -> Result<()> {
     let s = Sizes::of(call);
     if s.seconds() < TINY_S {
         return naive::<E>(args, call, Makes::Y);
@@ -161,7 +166,7 @@ fn forward<E: Wide<Acc = T>, T: Element>(ctx: &CpuCtx<'_>, args: &mut NativeArgs
 const TINY_S: f64 = 20e-9;
 
 /// Images are shared out where there are enough of them; else the work within each.
-fn convolve<T: Element>(ctx: &CpuCtx<'_>, s: &Sizes, layout: &Layout, x: &[T], f: &[T], y: &mut [T]) {
+fn convolve<T: Element + Real>(ctx: &CpuCtx<'_>, s: &Sizes, layout: &Layout, x: &[T], f: &[T], y: &mut [T]) {
     let (from, to) = (s.c * s.h * s.w, s.co * s.pixels());
     let parts = ctx.parts_for_seconds(s.seconds());
     if parts > 1 && s.n > 1 && (s.n.is_multiple_of(ctx.threads) || s.n >= 4 * ctx.threads) {
@@ -178,7 +183,7 @@ fn convolve<T: Element>(ctx: &CpuCtx<'_>, s: &Sizes, layout: &Layout, x: &[T], f
     }
 }
 
-fn image<T: Element>(ctx: &CpuCtx<'_>, s: &Sizes, layout: &Layout, x: &[T], f: &[T], y: &mut [T]) {
+fn image<T: Element + Real>(ctx: &CpuCtx<'_>, s: &Sizes, layout: &Layout, x: &[T], f: &[T], y: &mut [T]) {
     if s.is_pointwise() && !s.is_depthwise() {
         let (line_stride, depth_stride) = if s.nhwc { (s.c, 1) } else { (1, s.pixels()) };
         let first = if s.nhwc { s.cg() } else { s.cg() * s.pixels() };
@@ -193,7 +198,7 @@ fn image<T: Element>(ctx: &CpuCtx<'_>, s: &Sizes, layout: &Layout, x: &[T], f: &
     });
 }
 
-fn within<T: Element>(ctx: &CpuCtx<'_>, s: &Sizes, layout: &Layout, planes: &[T], f: &[T], y: &mut [T]) {
+fn within<T: Element + Real>(ctx: &CpuCtx<'_>, s: &Sizes, layout: &Layout, planes: &[T], f: &[T], y: &mut [T]) {
     if s.is_depthwise() {
         return depthwise::forward(ctx, s, layout, planes, f, y);
     }
@@ -201,7 +206,13 @@ fn within<T: Element>(ctx: &CpuCtx<'_>, s: &Sizes, layout: &Layout, planes: &[T]
 }
 
 /// Products of one image: the filters of each group with the patches that `side` makes of its channels.
-fn groups<T: Element, P: Side<T>>(ctx: &CpuCtx<'_>, s: &Sizes, f: &[T], y: &mut [T], side: impl Fn(usize) -> P + Sync) {
+fn groups<T: Element + Real, P: Side<T>>(
+    ctx: &CpuCtx<'_>,
+    s: &Sizes,
+    f: &[T],
+    y: &mut [T],
+    side: impl Fn(usize) -> P + Sync,
+) {
     let (og, depth, pixels) = (s.og(), s.depth(), s.pixels());
     let filters = |g: usize| View { data: &f[g * og * depth..][..og * depth], line_stride: depth, depth_stride: 1 };
     if s.nhwc {
@@ -239,7 +250,7 @@ fn turned(s: &Sizes) -> Option<Sizes> {
     Some(Sizes { c: s.co, h: s.ho, w: s.wo, co: s.c, ho: s.h, wo: s.w, pt, pl, ..*s })
 }
 
-fn data<E: Wide<Acc = T>, T: Element>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
+fn data<E: Wide<Acc = T>, T: Element + Real>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
     let s = Sizes::of(call);
     if s.seconds() < TINY_S {
         return naive::<E>(args, call, Makes::X);
@@ -292,7 +303,14 @@ fn data<E: Wide<Acc = T>, T: Element>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_
 const TILE: usize = 1 << 16;
 
 /// dx of one image: the filters' transpose times g, each row added to the pixels that it came from.
-fn spread<E: Wide<Acc = T>, T: Element>(ctx: &CpuCtx<'_>, s: &Sizes, layout: &Layout, g: &[T], f: &[T], dx: &mut [E]) {
+fn spread<E: Wide<Acc = T>, T: Element + Real>(
+    ctx: &CpuCtx<'_>,
+    s: &Sizes,
+    layout: &Layout,
+    g: &[T],
+    f: &[T],
+    dx: &mut [E],
+) {
     with_space(layout.len(s.c), |planes: &mut [T]| {
         let parts = ctx.parts_for_seconds(s.seconds() / s.n as f64);
         ctx.split(planes, CpuCtx::chunk(s.c, parts, 1) * layout.plane, |first, planes| {
@@ -309,7 +327,7 @@ fn spread<E: Wide<Acc = T>, T: Element>(ctx: &CpuCtx<'_>, s: &Sizes, layout: &La
 }
 
 /// The same for the channels from `first` on, whose planes `planes` are.
-fn spread_channels<T: Element>(
+fn spread_channels<T: Element + Real>(
     ctx: &CpuCtx<'_>,
     s: &Sizes,
     layout: &Layout,
@@ -356,7 +374,7 @@ pub fn bwd_weight(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> R
     with_element!(floats call.dtype, T => weight::<T, <T as Stored>::Acc>(ctx, args, call), else Err(call.no_dtype()))
 }
 
-fn weight<E: Wide<Acc = T>, T: Element>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
+fn weight<E: Wide<Acc = T>, T: Element + Real>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
     let s = Sizes::of(call);
     if s.seconds() < TINY_S {
         return naive::<E>(args, call, Makes::Filters);
@@ -501,4 +519,88 @@ fn naive<E: Stored>(args: &mut NativeArgs<'_>, call: &Call, makes: Makes) -> Res
         *o = E::store(v);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::DType;
+    use crate::kernel::Param;
+    use crate::kernel::cpu::{Isa, NativeFn};
+
+    /// Sizes, steps and the rest of a convolution: n, c, h, w, co, kh, kw, strides, pads above and to the left, below and to the
+    /// right, dilations, groups.
+    type Shape = ([u64; 7], [u64; 2], [u64; 2], [u64; 2], [u64; 2], u64);
+
+    const SHAPES: [Shape; 13] = [
+        ([2, 3, 9, 11, 4, 3, 3], [1, 1], [1, 1], [1, 1], [1, 1], 1),
+        ([1, 8, 7, 7, 40, 1, 1], [1, 1], [0, 0], [0, 0], [1, 1], 1),
+        ([2, 4, 13, 9, 6, 1, 1], [2, 2], [0, 0], [0, 0], [1, 1], 2),
+        ([1, 3, 23, 20, 8, 7, 7], [2, 2], [3, 3], [3, 3], [1, 1], 1),
+        ([1, 4, 12, 12, 8, 5, 3], [1, 2], [2, 1], [2, 1], [1, 1], 4),
+        ([2, 6, 10, 37, 6, 3, 3], [1, 1], [1, 1], [1, 1], [1, 1], 6),
+        ([1, 5, 11, 8, 5, 3, 3], [2, 2], [1, 1], [1, 1], [1, 1], 5),
+        ([1, 3, 15, 16, 7, 3, 3], [1, 1], [2, 2], [2, 2], [2, 2], 1),
+        ([3, 2, 9, 9, 3, 3, 2], [3, 2], [0, 1], [1, 0], [2, 3], 1),
+        ([1, 70, 6, 6, 33, 3, 3], [1, 1], [1, 1], [1, 1], [1, 1], 1),
+        ([1, 2, 5, 5, 2, 3, 3], [1, 1], [4, 4], [4, 4], [1, 1], 1),
+        ([2, 4, 8, 8, 8, 2, 2], [4, 4], [0, 0], [0, 0], [1, 1], 1),
+        ([1, 2, 3, 3, 2, 3, 3], [4000, 4000], [4000, 4000], [8000, 8000], [2000, 2000], 1),
+    ];
+
+    fn call((sizes, strides, before, after, dilations, group): Shape, nhwc: bool) -> Option<Call> {
+        let [n, c, h, w, co, kh, kw] = sizes;
+        let out = |len: u64, window: u64, i: usize| {
+            Some((len + before[i] + after[i]).checked_sub((window - 1) * dilations[i] + 1)? / strides[i] + 1)
+        };
+        let (ho, wo) = (out(h, kh, 0)?, out(w, kw, 1)?);
+        let mut all = vec![n, c, h, w, co, kh, kw, ho, wo];
+        all.extend(strides.into_iter().chain(before).chain(dilations).chain([group, nhwc.into()]));
+        Some(Call { dtype: DType::F32, params: all.into_iter().map(Param::U64).collect() })
+    }
+
+    /// Small integers are exact in every order; a filter that is not finite meets only what it is multiplied with.
+    #[test]
+    fn all_directions_agree_with_plain_loops() {
+        let of = |len: usize, seed: usize| {
+            (0..len).map(|i| ((i * 7 + seed * 5 + i / 3) % 9) as f32 - 4.0).collect::<Vec<_>>()
+        };
+        for shape in SHAPES {
+            for nhwc in [false, true] {
+                let call = call(shape, nhwc).unwrap();
+                let s = Sizes::of(&call);
+                let (x, mut f, g) = (of(s.x_len(), 1), of(s.f_len(), 2), of(s.y_len(), 3));
+                for infinite in [false, true] {
+                    if infinite {
+                        f[0] = f32::INFINITY;
+                    }
+                    let ways: [(NativeFn, NativeFn, &[f32], &[f32], usize); 3] = [
+                        (conv2d, conv2d_naive, &x, &f, s.y_len()),
+                        (bwd_data, bwd_data_naive, &g, &f, s.x_len()),
+                        (bwd_weight, bwd_weight_naive, &g, &x, s.f_len()),
+                    ];
+                    for (number, (fast, plain, a, b, len)) in ways.into_iter().enumerate() {
+                        let run = |f: NativeFn, isa: Isa| {
+                            let mut out = vec![7f32; len];
+                            let mut args = NativeArgs {
+                                ins: vec![bytemuck::cast_slice(a), bytemuck::cast_slice(b)],
+                                outs: vec![bytemuck::cast_slice_mut(&mut out)],
+                            };
+                            f(&CpuCtx { threads: 1, isa, team: None }, &mut args, &call).unwrap();
+                            out.into_iter().map(|v| if v.is_nan() { None } else { Some(v) }).collect::<Vec<_>>()
+                        };
+                        let want = run(plain, Isa::BASELINE);
+                        for isa in ["baseline", "avx2", "avx512"].map(|name| Isa::capped(name).unwrap()) {
+                            assert_eq!(
+                                run(fast, isa),
+                                want,
+                                "{number} {shape:?} nhwc {nhwc} infinite {infinite} {}",
+                                isa.name()
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
 }

@@ -2,6 +2,7 @@
 
 use super::CpuCtx;
 use super::conv::Sizes;
+use super::math::Real;
 use super::planes::Layout;
 use super::product::Element;
 use super::simd::{Job, Style, dispatch};
@@ -18,7 +19,7 @@ struct Rows<'a, T> {
     y: &'a mut [T],
 }
 
-impl<T: Element> Rows<'_, T> {
+impl<T: Element + Real> Rows<'_, T> {
     /// `N` columns of row `oy` from `ox` on.
     #[inline(always)]
     fn columns<S: Style, const N: usize>(&mut self, oy: usize, ox: usize) {
@@ -35,7 +36,7 @@ impl<T: Element> Rows<'_, T> {
     }
 }
 
-impl<T: Element> Job for Rows<'_, T> {
+impl<T: Element + Real> Job for Rows<'_, T> {
     type Out = ();
     #[inline(always)]
     fn run<S: Style>(mut self) {
@@ -58,7 +59,14 @@ impl<T: Element> Job for Rows<'_, T> {
 }
 
 /// y of one image from its planes and the filters, in either layout.
-pub(super) fn forward<T: Element>(ctx: &CpuCtx<'_>, s: &Sizes, layout: &Layout, planes: &[T], f: &[T], y: &mut [T]) {
+pub(super) fn forward<T: Element + Real>(
+    ctx: &CpuCtx<'_>,
+    s: &Sizes,
+    layout: &Layout,
+    planes: &[T],
+    f: &[T],
+    y: &mut [T],
+) {
     let pixels = s.pixels();
     let plane = |channel: usize, y: &mut [T]| {
         let (plane, filter) =
@@ -94,7 +102,7 @@ struct Spread<'a, T> {
     plane: &'a mut [T],
 }
 
-impl<T: Element> Job for Spread<'_, T> {
+impl<T: Element + Real> Job for Spread<'_, T> {
     type Out = ();
     #[inline(always)]
     fn run<S: Style>(self) {
@@ -110,7 +118,7 @@ impl<T: Element> Job for Spread<'_, T> {
 }
 
 /// Adds g times the filters to the planes of the channels from `first` on (NCHW).
-pub(super) fn spread<T: Element>(
+pub(super) fn spread<T: Element + Real>(
     ctx: &CpuCtx<'_>,
     s: &Sizes,
     layout: &Layout,
@@ -136,7 +144,7 @@ struct Sums<'a, T> {
     add: bool,
 }
 
-impl<T: Element> Job for Sums<'_, T> {
+impl<T: Element + Real> Job for Sums<'_, T> {
     type Out = ();
     #[inline(always)]
     fn run<S: Style>(self) {
@@ -170,7 +178,7 @@ impl<T: Element> Job for Sums<'_, T> {
 }
 
 /// The filters' gradient of one image (NCHW), added to `sums` or not.
-pub(super) fn weight<T: Element>(
+pub(super) fn weight<T: Element + Real>(
     ctx: &CpuCtx<'_>,
     s: &Sizes,
     layout: &Layout,

@@ -1,19 +1,18 @@
 //! Matrix products, one or many: tiles for floats (see `product`), blocked loops for integers, textbook loops as the weak
 //! baseline.
 
+use std::ops::Range;
+
 use half::slice::HalfFloatSliceExt;
 
 use crate::base::{DType, Result};
 
+use super::dots;
 use super::math::Real;
 use super::number::{Element as Stored, Number, with_element};
-use super::product::{Element, FLOPS_PER_S, Scale, View, multiply};
-use super::simd::tile::Block;
-use super::simd::{Job, Style, dispatch};
+use super::product::{Element, FLOPS_PER_S, Scale, Side, View, multiply, multiply_by};
+use super::simd::tile::{Block, Bytes};
 use super::{Call, CpuCtx, NativeArgs};
-
-/// Operations on integers that a thread does in a second, to guess how long a product takes.
-const INT_OPS_PER_S: f64 = 10e9;
 
 /// Sizes and scalars of products that lie one behind the other, read from params m, n, k, transA, transB, alpha, beta
 /// and, for more than one product, their number.
@@ -74,8 +73,7 @@ pub fn gemm(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<
     match call.dtype {
         DType::I8 => {
             let (a, b, c) = p.operands::<i8, i32>(args)?;
-            let wide = |v: &[i8]| v.iter().map(|v| i32::from(*v)).collect::<Vec<_>>();
-            int_product(ctx, &p, &wide(a), &wide(b), c);
+            byte_product(ctx, Bytes::of(ctx.isa), &p, a, b, c);
             Ok(())
         }
         DType::I32 => {
@@ -90,6 +88,9 @@ pub fn gemm(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<
 /// Products of floats that lie one behind the other. Params as [`gemm()`], then their number.
 pub fn bmm(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
     let p = Problem::of(call);
+    if p.flops() < TINY {
+        return bmm_naive(ctx, args, call);
+    }
     match call.dtype {
         DType::F32 => {
             let (a, b, c) = p.operands(args)?;
@@ -107,20 +108,27 @@ pub fn bmm(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<(
     }
 }
 
-/// C with few elements and a long sum for each: rows and columns would make no two pieces worth their while.
-const FEW: usize = 256;
-/// A piece of such a sum.
-const LONG_SUM: usize = 8192;
+/// C with so few elements and a long sum for each is shared out by cutting the sums: pieces of C would be small, and each would
+/// lay out all of the other operand.
+const FEW: usize = 128 * 128;
+/// Pieces of the sums, the same for any number of threads, and the least depth of one.
+const PIECES: usize = 16;
+const LEAST: usize = 512;
+/// Fewer operations are done by plain loops.
+const TINY: f64 = 1000.0;
 
 /// The products of floats, row-major and one behind the other, shared out in the way that fits their shape. The slices hold all
 /// of them, as `Problem` says.
-fn product<T: Element + Number>(ctx: &CpuCtx<'_>, p: &Problem, a: &[T], b: &[T], c: &mut [T], scale: Scale<T>) {
+fn product<T: Element + Real>(ctx: &CpuCtx<'_>, p: &Problem, a: &[T], b: &[T], c: &mut [T], scale: Scale<T>) {
     if c.is_empty() {
         return;
     }
     if p.batches == 1 {
-        if c.len() <= FEW && p.k >= 2 * LONG_SUM {
+        if c.len() <= FEW && p.k >= 2 * LEAST && p.k >= 16 * p.m.max(p.n) {
             return by_sums(ctx, p, a, b, c, scale);
+        }
+        if dots::multiply(ctx, &p.a(a, 0), &p.b(b, 0), (p.m, p.n, p.k), scale, c) {
+            return;
         }
         return multiply(ctx, &p.a(a, 0), &p.b(b, 0), p.k, scale, Block::new(c, p.m, p.n, p.n));
     }
@@ -143,16 +151,17 @@ fn product<T: Element + Number>(ctx: &CpuCtx<'_>, p: &Problem, a: &[T], b: &[T],
 
 /// Cuts k, the same for any number of threads: each part sums for all of C, into numbers of its own, which are then added in
 /// order.
-fn by_sums<T: Element + Number>(ctx: &CpuCtx<'_>, p: &Problem, a: &[T], b: &[T], c: &mut [T], scale: Scale<T>) {
-    let parts = p.k.div_ceil(LONG_SUM);
+fn by_sums<T: Element>(ctx: &CpuCtx<'_>, p: &Problem, a: &[T], b: &[T], c: &mut [T], scale: Scale<T>) {
+    let long = p.k.div_ceil(PIECES).max(LEAST);
+    let parts = p.k.div_ceil(long);
     let mut sums = vec![T::ZERO; parts * c.len()];
     let (a, b) = (p.a(a, 0), p.b(b, 0));
     let alone = ctx.alone();
     ctx.split(&mut sums, c.len(), |first, sums| {
-        let from = first / sums.len() * LONG_SUM;
+        let from = first / sums.len() * long;
         let a = View { data: &a.data[from * a.depth_stride..], ..a };
         let b = View { data: &b.data[from * b.depth_stride..], ..b };
-        multiply(&alone, &a, &b, LONG_SUM.min(p.k - from), Scale::PLAIN, Block::new(sums, p.m, p.n, p.n));
+        multiply(&alone, &a, &b, long.min(p.k - from), Scale::PLAIN, Block::new(sums, p.m, p.n, p.n));
     });
     for (i, c) in c.iter_mut().enumerate() {
         let sum = (0..parts).fold(T::ZERO, |s, part| Number::add(s, sums[part * p.m * p.n + i]));
@@ -160,72 +169,132 @@ fn by_sums<T: Element + Number>(ctx: &CpuCtx<'_>, p: &Problem, a: &[T], b: &[T],
     }
 }
 
+/// A matrix of half-precision numbers, laid out as f32.
+struct Halves<'a, H>(View<'a, H>);
+
+impl<H> Side<f32> for Halves<'_, H>
+where
+    H: bytemuck::Pod + Send + Sync,
+    [H]: HalfFloatSliceExt,
+{
+    fn pack(&self, first: usize, count: usize, depths: Range<usize>, width: usize, out: &mut [f32]) {
+        let v = &self.0;
+        if v.line_stride == 1 {
+            for (p, out) in depths.zip(out.chunks_exact_mut(width)) {
+                let (used, rest) = out.split_at_mut(count);
+                v.data[first + p * v.depth_stride..][..count].convert_to_f32_slice(used);
+                rest.fill(0.0);
+            }
+            return;
+        }
+        out.fill(0.0);
+        let mut line = vec![0.0; depths.len()];
+        for i in 0..count {
+            v.data[(first + i) * v.line_stride + depths.start..][..depths.len()].convert_to_f32_slice(&mut line);
+            for (out, v) in out[i..].iter_mut().step_by(width).zip(&line) {
+                *out = *v;
+            }
+        }
+    }
+
+    fn pack_rows(&self, first: usize, count: usize, depths: Range<usize>, out: &mut [f32]) -> bool {
+        let (v, len) = (&self.0, depths.len());
+        if v.depth_stride != 1 {
+            self.pack(first, count, depths, count, &mut out[..count * len]);
+            return false;
+        }
+        for (i, out) in out.chunks_exact_mut(len).take(count).enumerate() {
+            v.data[(first + i) * v.line_stride + depths.start..][..len].convert_to_f32_slice(out);
+        }
+        true
+    }
+}
+
+/// Products of f16 or bf16: converted to f32 where they are laid out, summed in f32, rounded once at the end.
 fn half_product<H>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, p: &Problem) -> Result<()>
 where
     H: bytemuck::Pod + Send + Sync,
     [H]: HalfFloatSliceExt,
 {
-    let wide = |h: &[H]| {
-        let mut v = vec![0f32; h.len()];
-        h.convert_to_f32_slice(&mut v);
-        v
-    };
     let (a, b, c) = p.operands::<H, H>(args)?;
-    let mut acc = if p.beta == 0.0 { vec![0f32; c.len()] } else { wide(c) };
-    product::<f32>(ctx, p, &wide(a), &wide(b), &mut acc, p.scale());
-    c.convert_from_f32_slice(&acc);
+    let mut sums = vec![0f32; c.len()];
+    if p.beta != 0.0 {
+        c.convert_to_f32_slice(&mut sums);
+    }
+    for (batch, sums) in sums.chunks_exact_mut((p.m * p.n).max(1)).enumerate() {
+        let (a, b) = (Halves(p.a(a, batch)), Halves(p.b(b, batch)));
+        multiply(ctx, &a, &b, p.k, p.scale(), Block::new(sums, p.m, p.n, p.n));
+    }
+    let parts = ctx.parts_for_bytes(2 * size_of_val(&sums[..]));
+    ctx.split(c, CpuCtx::chunk(sums.len(), parts, 64), |first, c| {
+        c.convert_from_f32_slice(&sums[first..first + c.len()]);
+    });
     Ok(())
 }
 
-struct IntRows<'a> {
-    p: &'a Problem,
-    a: View<'a, i32>,
-    b: &'a [i32],
-    first: usize,
-    c: &'a mut [i32],
-}
-
-impl Job for IntRows<'_> {
-    type Out = ();
-    /// i-k-j order: the inner loop runs along rows of B and C.
-    #[inline(always)]
-    fn run<S: Style>(self) {
-        let (p, n) = (self.p, self.p.n);
-        let mut row = vec![0i32; n];
-        for (i, c) in self.c.chunks_mut(n).enumerate() {
-            row.fill(0);
-            for q in 0..p.k {
-                let a = self.a.data[(self.first + i) * self.a.line_stride + q * self.a.depth_stride];
-                for (r, b) in row.iter_mut().zip(&self.b[q * n..(q + 1) * n]) {
-                    *r = r.wrapping_add(a.wrapping_mul(*b));
-                }
-            }
-            scale_rows(c, &row, p.alpha as i32, p.beta as i32);
-        }
-    }
-}
-
-fn scale_rows(c: &mut [i32], sums: &[i32], alpha: i32, beta: i32) {
-    for (c, s) in c.iter_mut().zip(sums) {
-        let old = if beta == 0 { 0 } else { beta.wrapping_mul(*c) };
-        *c = alpha.wrapping_mul(*s).wrapping_add(old);
-    }
-}
-
+/// Products of i32; sums wrap.
 fn int_product(ctx: &CpuCtx<'_>, p: &Problem, a: &[i32], b: &[i32], c: &mut [i32]) {
-    if p.n == 0 || p.m == 0 {
-        return;
-    }
-    // A transposed B is laid out by rows first, so that one loop serves both.
-    let rows_of_b: std::borrow::Cow<'_, [i32]> = if p.trans_b {
-        (0..p.k * p.n).map(|i| b[i % p.n * p.k + i / p.n]).collect::<Vec<_>>().into()
-    } else {
-        b.into()
+    let scale = Scale { alpha: p.alpha as i32, beta: p.beta as i32 };
+    multiply(ctx, &p.a(a, 0), &p.b(b, 0), p.k, scale, Block::new(c, p.m, p.n, p.n));
+}
+
+/// Products of i8 as [`Bytes`] has them: several that are neighbours in k make one element, zeros behind the last.
+fn byte_product(ctx: &CpuCtx<'_>, bytes: Bytes, p: &Problem, a: &[i8], b: &[i8], c: &mut [i32]) {
+    let (a, b) = (p.a(a, 0), p.b(b, 0));
+    let (set, together) = match &bytes {
+        Bytes::Pairs(set) => (set, 2),
+        Bytes::Quads(set) => (set, 4),
     };
-    let parts = ctx.parts_for_seconds(p.flops() / INT_OPS_PER_S).min(ctx.threads);
-    ctx.split(c, CpuCtx::chunk(p.m, parts, 1) * p.n, |first, c| {
-        dispatch(ctx.isa, IntRows { p, a: p.a(a, 0), b: &rows_of_b, first: first / p.n, c });
+    let k = p.k.div_ceil(together);
+    // Element `q` of a line: `together` numbers of it.
+    let of = |v: &View<'_, i8>, line: usize, q: usize| {
+        let number = |i: usize| {
+            let at = q * together + i;
+            if at < p.k { v.data[line * v.line_stride + at * v.depth_stride] } else { 0 }
+        };
+        match bytes {
+            Bytes::Pairs(_) => Bytes::pair(number(0), number(1)),
+            Bytes::Quads(_) => i32::from_le_bytes(std::array::from_fn(|i| number(i) as u8)),
+        }
+    };
+    let mut left = vec![0; p.m * k];
+    let mut right = vec![0; k * p.n];
+    let parts = ctx.parts_for_bytes(4 * size_of_val(&left[..]));
+    ctx.split(&mut left, CpuCtx::chunk(p.m, parts, 1) * k.max(1), |first, left| {
+        for (at, out) in left.iter_mut().enumerate() {
+            *out = of(&a, (first + at) / k, (first + at) % k);
+            if matches!(bytes, Bytes::Quads(_)) {
+                *out ^= i32::from_le_bytes([0x80; 4]);
+            }
+        }
     });
+    let parts = ctx.parts_for_bytes(4 * size_of_val(&right[..]));
+    ctx.split(&mut right, CpuCtx::chunk(k, parts, 1) * p.n.max(1), |first, right| {
+        for (at, out) in right.iter_mut().enumerate() {
+            *out = of(&b, (first + at) % p.n, (first + at) / p.n);
+        }
+    });
+    let (alpha, beta) = (p.alpha as i32, p.beta as i32);
+    let a = View { data: &left[..], line_stride: k, depth_stride: 1 };
+    let b = View { data: &right[..], line_stride: 1, depth_stride: p.n };
+    if let Bytes::Quads(_) = bytes {
+        // What raising A by 128 adds to the sums of a column, taken from C before they come.
+        let mut raised = vec![0i32; p.n];
+        for row in right.chunks_exact(p.n.max(1)) {
+            for (sum, quad) in raised.iter_mut().zip(row) {
+                let four: i32 = quad.to_le_bytes().iter().map(|v| i32::from(*v as i8)).sum();
+                *sum = sum.wrapping_add(four << 7);
+            }
+        }
+        for row in c.chunks_exact_mut(p.n.max(1)) {
+            for (c, raised) in row.iter_mut().zip(&raised) {
+                let old = if beta == 0 { 0 } else { beta.wrapping_mul(*c) };
+                *c = old.wrapping_sub(alpha.wrapping_mul(*raised));
+            }
+        }
+        return multiply_by(ctx, set, &a, &b, k, Scale { alpha, beta: 1 }, Block::new(c, p.m, p.n, p.n));
+    }
+    multiply_by(ctx, set, &a, &b, k, Scale { alpha, beta }, Block::new(c, p.m, p.n, p.n));
 }
 
 /// The textbook's three loops over i, j, k on one thread. Params and dtypes as [`gemm()`].
@@ -268,4 +337,111 @@ fn naive<T: bytemuck::Pod, O: Stored<Acc = A>, A: Number>(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::Param;
+    use crate::kernel::cpu::{Isa, NativeFn};
+
+    fn isas() -> Vec<Isa> {
+        ["baseline", "avx2", "avx512"].iter().map(|name| Isa::capped(name).unwrap()).collect()
+    }
+
+    fn run<I: bytemuck::Pod, O: bytemuck::Pod>(
+        f: NativeFn,
+        isa: Isa,
+        call: &Call,
+        ab: (&[I], &[I]),
+        c: &[O],
+    ) -> Vec<O> {
+        let mut c = c.to_vec();
+        let mut args = NativeArgs {
+            ins: vec![bytemuck::cast_slice(ab.0), bytemuck::cast_slice(ab.1)],
+            outs: vec![bytemuck::cast_slice_mut(&mut c)],
+        };
+        f(&CpuCtx { threads: 1, isa, team: None }, &mut args, call).unwrap();
+        c
+    }
+
+    fn call(dtype: DType, [m, n, k]: [u64; 3], trans: (bool, bool), (alpha, beta): (f64, f64)) -> Call {
+        let mut params: Vec<Param> = [m, n, k, trans.0.into(), trans.1.into()].map(Param::U64).to_vec();
+        params.extend([Param::scalar(dtype, alpha), Param::scalar(dtype, beta)]);
+        Call { dtype, params }
+    }
+
+    const SHAPES: [[u64; 3]; 14] = [
+        [1, 1, 1],
+        [3, 2, 5],
+        [5, 9, 4],
+        [16, 16, 16],
+        [33, 65, 17],
+        [70, 3, 200],
+        [70, 8, 97],
+        [1, 50, 1000],
+        [50, 1, 1000],
+        [4, 70, 129],
+        [8, 8, 3001],
+        [20, 30, 1025],
+        [12, 40, 3],
+        [130, 70, 66],
+    ];
+    const SCALES: [(f64, f64); 4] = [(1.0, 0.0), (2.0, 1.0), (-1.0, 3.0), (1.0, 1.0)];
+
+    #[test]
+    fn products_of_integers_are_those_of_plain_loops() {
+        for (i, shape) in SHAPES.into_iter().enumerate() {
+            for trans in [(false, false), (true, false), (false, true), (true, true)] {
+                let [m, n, k] = shape.map(|v| v as usize);
+                let wide = |len: usize, seed: usize| {
+                    (0..len).map(|i| (i * 2_654_435_761 + seed * 97) as i32).collect::<Vec<i32>>()
+                };
+                let (a, b, c) = (wide(m * k, 1), wide(k * n, 2), wide(m * n, 3));
+                // All bytes, -128 among them.
+                let (a8, b8): (Vec<i8>, Vec<i8>) =
+                    (a.iter().map(|v| (v >> 7) as i8).collect(), b.iter().map(|v| (v >> 9) as i8).collect());
+                let (of_32, of_8) =
+                    (call(DType::I32, shape, trans, SCALES[i % 4]), call(DType::I8, shape, trans, SCALES[i % 4]));
+                let want = run(gemm_naive, Isa::BASELINE, &of_32, (&a, &b), &c);
+                let want_8 = run(gemm_naive, Isa::BASELINE, &of_8, (&a8, &b8), &c);
+                for isa in isas() {
+                    assert_eq!(run(gemm, isa, &of_32, (&a, &b), &c), want, "i32 {shape:?} {trans:?} {}", isa.name());
+                    assert_eq!(run(gemm, isa, &of_8, (&a8, &b8), &c), want_8, "i8 {shape:?} {trans:?} {}", isa.name());
+                    let mut pairs = c.clone();
+                    let ctx = CpuCtx { threads: 1, isa, team: None };
+                    byte_product(&ctx, Bytes::in_pairs(isa), &Problem::of(&of_8), &a8, &b8, &mut pairs);
+                    assert_eq!(pairs, want_8, "i8 in pairs {shape:?} {trans:?} {}", isa.name());
+                }
+            }
+        }
+    }
+
+    /// Small integers: exact in every order, so that each way of computing a product gives the bits of the plain loops.
+    #[test]
+    fn every_way_of_a_float_product_is_right() {
+        let small = |len: usize, seed: usize| (0..len).map(move |i| ((i * 7 + seed * 13 + i / 5) % 9) as f32 - 4.0);
+        for (i, shape) in SHAPES.into_iter().enumerate() {
+            for trans in [(false, false), (true, false), (false, true), (true, true)] {
+                let [m, n, k] = shape.map(|v| v as usize);
+                let (a, b, c) = (small(m * k, 1), small(k * n, 2), small(m * n, 3));
+                let (a, b, c): (Vec<f32>, Vec<f32>, Vec<f32>) = (a.collect(), b.collect(), c.collect());
+                let half = |v: &[f32]| v.iter().map(|v| half::bf16::from_f32(*v)).collect::<Vec<_>>();
+                let (ah, bh, ch) = (half(&a), half(&b), half(&c));
+                let of = |dtype| call(dtype, shape, trans, SCALES[i % 4]);
+                let want = run(gemm_naive, Isa::BASELINE, &of(DType::F32), (&a, &b), &c);
+                let want_h = run(gemm_naive, Isa::BASELINE, &of(DType::BF16), (&ah, &bh), &ch);
+                for isa in isas() {
+                    assert_eq!(
+                        run(gemm, isa, &of(DType::F32), (&a, &b), &c),
+                        want,
+                        "f32 {shape:?} {trans:?} {}",
+                        isa.name()
+                    );
+                    let got = run(gemm, isa, &of(DType::BF16), (&ah, &bh), &ch);
+                    assert_eq!(got, want_h, "bf16 {shape:?} {trans:?} {}", isa.name());
+                }
+            }
+        }
+    }
 }

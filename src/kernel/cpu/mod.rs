@@ -9,6 +9,7 @@ pub mod broadcast;
 pub mod cast;
 pub mod conv;
 mod depthwise;
+mod dots;
 mod elementary;
 pub mod elementwise;
 pub mod extreme;

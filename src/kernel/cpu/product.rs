@@ -10,19 +10,25 @@ use std::ops::Range;
 use bytemuck::{Pod, Zeroable};
 
 use super::CpuCtx;
-use super::math::Real;
 use super::number::Number;
 use super::simd::tile::{Block, LARGEST, Set, Strip, Tiled};
 
 /// Numbers of products.
-pub(super) trait Element: Tiled + Number + Real {}
-impl<T: Tiled + Number + Real> Element for T {}
+pub(super) trait Element: Tiled + Number {}
+impl<T: Tiled + Number> Element for T {}
 
 /// One operand of a product: lines (rows of A, columns of B), each with an element at every depth p < k.
 pub(super) trait Side<T: Element>: Sync {
     /// Lays out elements of the lines `first..first + count` at depths `depths`: that of line `first` + i at the depth p of them at
     /// `out[p * width + i]`, zeros where i ≥ `count`. `out` has `width` elements for each depth.
     fn pack(&self, first: usize, count: usize, depths: Range<usize>, width: usize, out: &mut [T]);
+
+    /// Lays panels of `width` lines out, one behind the other, each as [`Side::pack`] does it.
+    fn pack_panels(&self, first: usize, count: usize, depths: Range<usize>, width: usize, out: &mut [T]) {
+        for (i, out) in (0..count).step_by(width).zip(out.chunks_exact_mut(width * depths.len())) {
+            self.pack(first + i, width.min(count - i), depths.clone(), width, out);
+        }
+    }
 
     /// Lays the same elements out, for rows of A, in the way that costs least: that of line `first` + i at depth p of `len` at
     /// `out[i * len + p]`, then true; or at `out[p * count + i]`.
@@ -97,6 +103,27 @@ impl<T: Element> Side<T> for View<'_, T> {
         }
     }
 
+    fn pack_panels(&self, first: usize, count: usize, depths: Range<usize>, width: usize, out: &mut [T]) {
+        let len = depths.len();
+        if self.line_stride != 1 {
+            for (i, out) in (0..count).step_by(width).zip(out.chunks_exact_mut(width * len)) {
+                self.pack(first + i, width.min(count - i), depths.clone(), width, out);
+            }
+            return;
+        }
+        // All panels of one depth, then those of the next: memory is read in its order.
+        let whole = count / width * width;
+        for (at, p) in depths.clone().enumerate() {
+            let row = &self.data[first + p * self.depth_stride..][..count];
+            for (i, from) in row.chunks_exact(width).enumerate() {
+                copy(&mut out[(i * len + at) * width..][..width], from);
+            }
+        }
+        if whole < count {
+            self.pack(first + whole, count - whole, depths, width, &mut out[whole * len..][..width * len]);
+        }
+    }
+
     fn pack_rows(&self, first: usize, count: usize, depths: Range<usize>, out: &mut [T]) -> bool {
         let len = depths.len();
         let together = self.depth_stride == 1;
@@ -139,10 +166,10 @@ impl<T: Element> Scale<T> {
 }
 
 /// Bytes of a panel of B, two vectors wide, that stays in the first-level cache while rows of A pass by.
-const PANEL: usize = 48 << 10;
+const PANEL: usize = 32 << 10;
 /// Bytes of the block of B and of that of A that stay in a second-level cache.
 const B_BLOCK: usize = 1 << 20;
-const A_BLOCK: usize = 512 << 10;
+const A_BLOCK: usize = 256 << 10;
 /// Panels of the other operand from which on it pays to lay one out.
 const REUSE: usize = 3;
 
@@ -159,23 +186,35 @@ pub(super) fn multiply<T: Element>(
     scale: Scale<T>,
     c: Block<'_, T>,
 ) {
+    multiply_by(ctx, &T::set(ctx.isa), a, b, k, scale, c);
+}
+
+/// [`multiply`] with tiles of a kind of their own.
+pub(super) fn multiply_by<T: Element>(
+    ctx: &CpuCtx<'_>,
+    set: &Set<T>,
+    a: &dyn Side<T>,
+    b: &dyn Side<T>,
+    k: usize,
+    scale: Scale<T>,
+    c: Block<'_, T>,
+) {
     let (m, n) = (c.rows(), c.cols());
     if m == 0 || n == 0 {
         return;
     }
-    let set = T::set(ctx.isa);
     let flops = 2.0 * m as f64 * n as f64 * k as f64;
     let bytes = size_of::<T>() as f64 * ((m as f64 + n as f64) * k as f64 + m as f64 * n as f64);
     let parts = ctx.parts_for_seconds((flops / FLOPS_PER_S).max(bytes / BYTES_PER_S));
     if parts < 2 {
-        block(&set, (a, b), (0, 0), k, scale, c);
+        block(set, (a, b), (0, 0), k, scale, c);
         return;
     }
-    let (rows, cols) = pieces(&set, (m, n, k), parts);
+    let (rows, cols) = pieces(set, (m, n, k), parts);
     let mut cut = c.cut(rows, cols);
     ctx.split(&mut cut, 1, |_, pieces| {
         for (at, c) in pieces {
-            block(&set, (a, b), *at, k, scale, c.reborrow());
+            block(set, (a, b), *at, k, scale, c.reborrow());
         }
     });
 }
@@ -228,6 +267,11 @@ struct Cut {
 }
 
 impl Cut {
+    /// Vectors of a panel of which `width` columns are used: half of them where that is enough.
+    fn vectors(&self, width: usize, lanes: usize) -> usize {
+        if width <= self.vectors / 2 * lanes { self.vectors / 2 } else { self.vectors }
+    }
+
     fn of<T: Element>(set: &Set<T>, (m, n, k): (usize, usize, usize)) -> Self {
         let vectors = if m <= set.wide_rows { 4 } else { 2 };
         let wide = vectors * set.lanes;
@@ -280,40 +324,76 @@ fn block<T: Element>(
         let scale = if from == 0 { scale } else { Scale { beta: T::ONE, ..scale } };
         for left in (0..n).step_by(cut.cols) {
             let cols = cut.cols.min(n - left);
-            // Panels of B that have been laid out.
-            let mut laid = 0;
+            let panels = Panels::new(b, &cut, set.lanes, origin.1 + left, cols, depths.clone(), b_space);
             for top in (0..m).step_by(cut.rows) {
                 let rows = cut.rows.min(m - top);
                 let strips = Strips::new(a, &cut, origin.0 + top, rows, depths.clone(), a_space);
-                for (number, j) in (0..cols).step_by(cut.wide).enumerate() {
-                    let width = cut.wide.min(cols - j);
-                    // Half the vectors where that is enough.
-                    let vectors = if width <= cut.vectors / 2 * set.lanes { cut.vectors / 2 } else { cut.vectors };
-                    let whole = width == vectors * set.lanes;
-                    let first = origin.1 + left + j;
-                    let direct =
-                        if cut.lay_b || !whole { None } else { b.in_place(first, from).filter(|b| b.line == 1) };
-                    let panel = match direct {
-                        Some(strip) => (strip.data, strip.depth),
-                        None => {
-                            let out = &mut b_space[number * cut.wide * len..][..cut.wide * len];
-                            if number >= laid {
-                                b.pack(first, width, depths.clone(), cut.wide, out);
-                                laid = number + 1;
-                            }
-                            (&*out, cut.wide)
-                        }
-                    };
-                    for i in (0..rows).step_by(cut.high) {
-                        let height = cut.high.min(rows - i);
-                        let tile = Tile { depth: len, a: (strips.at(i, height), height), b: panel, vectors };
-                        tile.run(set, &mut c, (top + i, left + j), width, scale);
-                    }
+                let mut tile = |i: usize, j: usize| {
+                    let (height, width) = (cut.high.min(rows - i), cut.wide.min(cols - j));
+                    let (panel, vectors) = panels.at(&cut, j, width);
+                    let tile = Tile { depth: len, a: (strips.at(i, height), height), b: panel, vectors };
+                    tile.run(set, &mut c, (top + i, left + j), width, scale);
+                };
+                if len <= SHALLOW {
+                    // Most of the time goes into C: along its rows.
+                    (0..rows).step_by(cut.high).for_each(|i| (0..cols).step_by(cut.wide).for_each(|j| tile(i, j)));
+                } else {
+                    (0..cols).step_by(cut.wide).for_each(|j| (0..rows).step_by(cut.high).for_each(|i| tile(i, j)));
                 }
             }
         }
     }
     SPACE.set(space);
+}
+
+/// Products of so few depths are bound by C.
+const SHALLOW: usize = 64;
+
+/// Where the columns of a block of B lie.
+struct Panels<'a, T> {
+    /// From the first column on, rows so far apart: for panels that can be read there.
+    in_place: Option<(&'a [T], usize)>,
+    /// Panels that were laid out, or only the last one, for its missing columns.
+    laid: &'a [T],
+    /// The first column that was laid out.
+    from: usize,
+    len: usize,
+    lanes: usize,
+}
+
+impl<'a, T: Element> Panels<'a, T> {
+    fn new(
+        b: &'a dyn Side<T>,
+        cut: &Cut,
+        lanes: usize,
+        first: usize,
+        cols: usize,
+        depths: Range<usize>,
+        space: &'a mut [T],
+    ) -> Self {
+        let in_place = if cut.lay_b { None } else { b.in_place(first, depths.start).filter(|b| b.line == 1) };
+        // Columns that whole vectors have are read in place.
+        let last = cols % cut.wide;
+        let from = match in_place {
+            None => 0,
+            Some(_) if last == cut.vectors(last, lanes) * lanes => cols,
+            Some(_) => cols - last,
+        };
+        let len = depths.len();
+        if from < cols {
+            b.pack_panels(first + from, cols - from, depths, cut.wide, space);
+        }
+        Panels { in_place: in_place.map(|b| (b.data, b.depth)), laid: space, from, len, lanes }
+    }
+
+    /// The panel that begins at column `j`, and its vectors.
+    fn at(&self, cut: &Cut, j: usize, width: usize) -> ((&[T], usize), usize) {
+        let vectors = cut.vectors(width, self.lanes);
+        match self.in_place {
+            Some((data, depth)) if j < self.from => ((&data[j..], depth), vectors),
+            _ => ((&self.laid[(j - self.from) * self.len..][..cut.wide * self.len], cut.wide), vectors),
+        }
+    }
 }
 
 /// Where the rows of a block of A lie.
@@ -379,9 +459,10 @@ impl<T: Element> Tile<'_, T> {
 mod tests {
     use super::*;
     use crate::kernel::cpu::Isa;
+    use crate::kernel::cpu::math::Real;
 
     /// Small integers, whose products and sums are exact: every order of summation gives the same bits.
-    fn numbers<T: Element>(len: usize, seed: usize) -> Vec<T> {
+    fn numbers<T: Element + Real>(len: usize, seed: usize) -> Vec<T> {
         (0..len).map(|i| <T as Real>::of(((i * 7 + seed * 13 + i / 5) % 11) as f64 - 5.0)).collect()
     }
 
@@ -389,7 +470,7 @@ mod tests {
         ["baseline", "avx2", "avx512"].iter().map(|name| Isa::capped(name).unwrap()).collect()
     }
 
-    fn by_hand<T: Element>(a: View<'_, T>, b: View<'_, T>, [m, n, k]: [usize; 3], scale: Scale<T>, c: &mut [T]) {
+    fn by_hand<T: Element + Real>(a: View<'_, T>, b: View<'_, T>, [m, n, k]: [usize; 3], scale: Scale<T>, c: &mut [T]) {
         for (at, c) in c.iter_mut().enumerate() {
             let (i, j) = (at / n, at % n);
             let at = |v: &View<'_, T>, line: usize, p: usize| v.data[line * v.line_stride + p * v.depth_stride];
@@ -399,7 +480,7 @@ mod tests {
         let _ = m;
     }
 
-    fn agrees<T: Element + std::fmt::Debug>(
+    fn agrees<T: Element + Real + std::fmt::Debug>(
         shape: [usize; 3],
         trans_a: bool,
         trans_b: bool,

@@ -35,6 +35,18 @@ trait Vector: Copy {
     unsafe fn add(self, b: Self) -> Self;
 }
 
+/// Asks for the cache line at `p`; any address will do.
+#[inline(always)]
+fn ask<T>(p: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 processor has the instruction, which changes nothing and ignores what is no address.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch(p.cast(), std::arch::x86_64::_MM_HINT_T0);
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = p;
+}
+
 #[cfg(target_arch = "x86_64")]
 macro_rules! vector {
     ($vector:ident, $e:ident, $lanes:literal, $zero:ident, $splat:ident, $load:ident, $store:ident, $fma:ident, $add:ident) => {
@@ -187,6 +199,9 @@ struct Raw<T> {
     add: bool,
 }
 
+/// From so many depths on a tile takes longer than memory needs to answer.
+const FAR: usize = 32;
+
 /// Rows × vectors of C.
 ///
 /// # Safety
@@ -199,6 +214,14 @@ unsafe fn tile<V: Vector, const ROWS: usize, const VECTORS: usize>(t: &Raw<V::E>
     unsafe {
         let mut sums = [[V::zero(); VECTORS]; ROWS];
         let (mut a, mut b) = (t.a, t.b);
+        if t.depth >= FAR {
+            // C comes while the sums are made.
+            for i in 0..ROWS {
+                for j in (0..VECTORS * V::LANES * size_of::<V::E>()).step_by(64) {
+                    ask(t.c.wrapping_add(i * t.c_line).wrapping_byte_add(j));
+                }
+            }
+        }
         for _ in 0..t.depth {
             let mut row = [V::zero(); VECTORS];
             for (j, v) in row.iter_mut().enumerate() {
@@ -221,6 +244,150 @@ unsafe fn tile<V: Vector, const ROWS: usize, const VECTORS: usize>(t: &Raw<V::E>
         }
     }
 }
+
+/// A vector of i32 whose elements are multiplied in a way of its own.
+#[cfg(target_arch = "x86_64")]
+macro_rules! int_vector {
+    ($(#[$doc:meta])* $name:ident, $vector:ident, $lanes:literal, $zero:ident, $splat:ident, $load:ident, $store:ident, $add:ident,
+     |$a:ident, $b:ident, $c:ident| $product:expr) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy)]
+        struct $name(std::arch::x86_64::$vector);
+        impl Vector for $name {
+            type E = i32;
+            const LANES: usize = $lanes;
+            #[inline(always)]
+            unsafe fn zero() -> Self {
+                // SAFETY: the caller vouches for the instruction set.
+                $name(unsafe { std::arch::x86_64::$zero() })
+            }
+            #[inline(always)]
+            unsafe fn splat(p: *const i32) -> Self {
+                // SAFETY: the caller vouches for it and for `p`.
+                $name(unsafe { std::arch::x86_64::$splat(p.read()) })
+            }
+            #[inline(always)]
+            unsafe fn load(p: *const i32) -> Self {
+                // SAFETY: as above; the instruction takes any address.
+                $name(unsafe { std::arch::x86_64::$load(p.cast()) })
+            }
+            #[inline(always)]
+            unsafe fn store(self, p: *mut i32) {
+                // SAFETY: as above.
+                unsafe { std::arch::x86_64::$store(p.cast(), self.0) }
+            }
+            #[inline(always)]
+            unsafe fn multiply_add(self, b: Self, c: Self) -> Self {
+                use std::arch::x86_64::*;
+                let ($a, $b, $c) = (self.0, b.0, c.0);
+                // SAFETY: the caller vouches for the instruction set.
+                $name(unsafe { $product })
+            }
+            #[inline(always)]
+            unsafe fn add(self, b: Self) -> Self {
+                // SAFETY: as above.
+                $name(unsafe { std::arch::x86_64::$add(self.0, b.0) })
+            }
+        }
+    };
+}
+#[cfg(target_arch = "x86_64")]
+int_vector!(
+    Ints512,
+    __m512i,
+    16,
+    _mm512_setzero_si512,
+    _mm512_set1_epi32,
+    _mm512_loadu_si512,
+    _mm512_storeu_si512,
+    _mm512_add_epi32,
+    |a, b, c| _mm512_add_epi32(c, _mm512_mullo_epi32(a, b))
+);
+#[cfg(target_arch = "x86_64")]
+int_vector!(
+    /// Elements are two i16, whose products are added.
+    Pairs512, __m512i, 16, _mm512_setzero_si512, _mm512_set1_epi32, _mm512_loadu_si512, _mm512_storeu_si512,
+    _mm512_add_epi32, |a, b, c| _mm512_add_epi32(c, _mm512_madd_epi16(a, b)));
+#[cfg(target_arch = "x86_64")]
+int_vector!(
+    /// Elements are four u8 of A and four i8 of B, whose products are added.
+    Quads512, __m512i, 16, _mm512_setzero_si512, _mm512_set1_epi32, _mm512_loadu_si512, _mm512_storeu_si512,
+    _mm512_add_epi32, |a, b, c| _mm512_dpbusd_epi32(c, a, b));
+#[cfg(target_arch = "x86_64")]
+int_vector!(
+    Ints256,
+    __m256i,
+    8,
+    _mm256_setzero_si256,
+    _mm256_set1_epi32,
+    _mm256_loadu_si256,
+    _mm256_storeu_si256,
+    _mm256_add_epi32,
+    |a, b, c| _mm256_add_epi32(c, _mm256_mullo_epi32(a, b))
+);
+#[cfg(target_arch = "x86_64")]
+int_vector!(
+    /// As [`Pairs512`].
+    Pairs256, __m256i, 8, _mm256_setzero_si256, _mm256_set1_epi32, _mm256_loadu_si256, _mm256_storeu_si256,
+    _mm256_add_epi32, |a, b, c| _mm256_add_epi32(c, _mm256_madd_epi16(a, b)));
+
+/// Two i16 in an i32, the first in its low half.
+fn pair(first: i16, second: i16) -> i32 {
+    i32::from(first as u16) | i32::from(second) << 16
+}
+/// Σ of the products of two pairs; wraps.
+#[inline(always)]
+fn pair_product(a: i32, b: i32) -> i32 {
+    let (low, high) = (i32::from(a as i16) * i32::from(b as i16), (a >> 16) * (b >> 16));
+    low.wrapping_add(high)
+}
+
+macro_rules! short_ints {
+    ($(#[$doc:meta])* $name:ident, |$a:ident, $b:ident| $product:expr) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy)]
+        struct $name([i32; 4]);
+        impl Vector for $name {
+            type E = i32;
+            const LANES: usize = 4;
+            #[inline(always)]
+            unsafe fn zero() -> Self {
+                $name([0; 4])
+            }
+            #[inline(always)]
+            unsafe fn splat(p: *const i32) -> Self {
+                // SAFETY: the caller vouches for `p`.
+                $name([unsafe { p.read() }; 4])
+            }
+            #[inline(always)]
+            unsafe fn load(p: *const i32) -> Self {
+                // SAFETY: the caller vouches for so many elements.
+                $name(unsafe { p.cast::<[i32; 4]>().read() })
+            }
+            #[inline(always)]
+            unsafe fn store(self, p: *mut i32) {
+                // SAFETY: as above.
+                unsafe { p.cast::<[i32; 4]>().write(self.0) }
+            }
+            #[inline(always)]
+            unsafe fn multiply_add(self, b: Self, c: Self) -> Self {
+                let one = |i: usize| {
+                    let ($a, $b) = (self.0[i], b.0[i]);
+                    c.0[i].wrapping_add($product)
+                };
+                $name(std::array::from_fn(one))
+            }
+            #[inline(always)]
+            unsafe fn add(self, b: Self) -> Self {
+                $name(std::array::from_fn(|i| self.0[i].wrapping_add(b.0[i])))
+            }
+        }
+    };
+}
+short_ints!(ShortInts, |a, b| a.wrapping_mul(b));
+short_ints!(
+    /// As [`Pairs512`].
+    ShortPairs, |a, b| pair_product(a, b));
 
 type Kernel<T> = unsafe fn(&Raw<T>);
 
@@ -272,6 +439,59 @@ set!(avx2_f64, std::arch::x86_64::__m256d, f64, "avx2,fma", rows 1 2 3 4 5 6, wi
 set!(short_f32, Short<f32, 4>, f32, , rows 1 2 3 4, wide 1 2);
 set!(short_f64, Short<f64, 2>, f64, , rows 1 2 3 4, wide 1 2);
 
+#[cfg(target_arch = "x86_64")]
+set!(avx512_i32, Ints512, i32, "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma",
+    rows 1 2 3 4 5 6 7 8 9 10 11 12, wide 1 2 3 4);
+#[cfg(target_arch = "x86_64")]
+set!(avx512_pairs, Pairs512, i32, "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma",
+    rows 1 2 3 4 5 6 7 8 9 10 11 12, wide 1 2 3 4);
+#[cfg(target_arch = "x86_64")]
+set!(avx512_quads, Quads512, i32, "avx512f,avx512vl,avx512bw,avx512dq,avx512vnni,avx2,fma",
+    rows 1 2 3 4 5 6 7 8 9 10 11 12, wide 1 2 3 4);
+#[cfg(target_arch = "x86_64")]
+set!(avx2_i32, Ints256, i32, "avx2,fma", rows 1 2 3 4 5 6, wide 1 2);
+#[cfg(target_arch = "x86_64")]
+set!(avx2_pairs, Pairs256, i32, "avx2,fma", rows 1 2 3 4 5 6, wide 1 2);
+set!(short_i32, ShortInts, i32, , rows 1 2 3 4, wide 1 2);
+set!(short_pairs, ShortPairs, i32, , rows 1 2 3 4, wide 1 2);
+
+/// How products of i8 are computed: elements of A and B that hold several of them, side by side in k.
+#[derive(Clone, Copy)]
+pub enum Bytes {
+    /// Two at a time, as [`Bytes::pair`] joins them.
+    Pairs(Set<i32>),
+    /// Four at a time: those of A as u8, raised by 128, which has to be taken from the sums again; those of B as they are.
+    Quads(Set<i32>),
+}
+
+impl Bytes {
+    /// The best way of the instruction set.
+    pub fn of(isa: Isa) -> Self {
+        match isa.0 {
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 if is_x86_feature_detected!("avx512vnni") => Bytes::Quads(avx512_quads()),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => Bytes::Pairs(avx512_pairs()),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => Bytes::Pairs(avx2_pairs()),
+            _ => Bytes::Pairs(short_pairs()),
+        }
+    }
+    /// The way that does without the instructions for four at a time.
+    #[cfg(test)]
+    pub fn in_pairs(isa: Isa) -> Self {
+        match isa.0 {
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => Bytes::Pairs(avx512_pairs()),
+            _ => Self::of(isa),
+        }
+    }
+    /// An element of A or B from two numbers.
+    pub fn pair(first: i8, second: i8) -> i32 {
+        pair(first.into(), second.into())
+    }
+}
+
 /// Numbers that there are tiles of.
 pub trait Tiled: bytemuck::Pod + PartialEq + Send + Sync {
     /// 0.
@@ -283,7 +503,7 @@ pub trait Tiled: bytemuck::Pod + PartialEq + Send + Sync {
 macro_rules! tiled {
     ($e:ident, $avx512:ident, $avx2:ident, $short:ident) => {
         impl Tiled for $e {
-            const ZERO: $e = 0.0;
+            const ZERO: $e = 0 as $e;
             fn set(isa: Isa) -> Set<$e> {
                 match isa.0 {
                     #[cfg(target_arch = "x86_64")]
@@ -298,6 +518,7 @@ macro_rules! tiled {
 }
 tiled!(f32, avx512_f32, avx2_f32, short_f32);
 tiled!(f64, avx512_f64, avx2_f64, short_f64);
+tiled!(i32, avx512_i32, avx2_i32, short_i32);
 
 /// Rows and columns of a matrix that nobody else uses: element (i, j) lies `stride` · i + j behind the first.
 pub struct Block<'a, T> {
