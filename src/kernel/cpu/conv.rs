@@ -270,13 +270,23 @@ fn data<E: Wide<Acc = T>, T: Element + Real>(ctx: &CpuCtx<'_>, args: &mut Native
     {
         let (og, cg, window) = (s.og(), s.cg(), s.kh * s.kw);
         let mut around = vec![T::ZERO; f.len()];
-        for (at, out) in around.chunks_exact_mut(window).enumerate() {
-            let (channel, o) = (at / og, at % og);
-            let from = ((channel / cg * og + o) * cg + channel % cg) * window;
-            for (out, v) in out.iter_mut().zip(f[from..][..window].iter().rev()) {
-                *out = *v;
+        let parts = ctx.parts_for_bytes(8 * size_of_val(&around[..]));
+        ctx.split(&mut around, CpuCtx::chunk(s.c, parts, 1) * og * window, |first, around| {
+            let first = first / (og * window);
+            let channels = around.len() / (og * window);
+            // In squares, so that what is read across stays in the cache.
+            for o0 in (0..og).step_by(SQUARE) {
+                for i in 0..channels {
+                    let (group, ci) = ((first + i) / cg, (first + i) % cg);
+                    for o in o0..og.min(o0 + SQUARE) {
+                        let from = &f[((group * og + o) * cg + ci) * window..][..window];
+                        for (out, v) in around[(i * og + o) * window..][..window].iter_mut().zip(from.iter().rev()) {
+                            *out = *v;
+                        }
+                    }
+                }
             }
-        }
+        });
         with_numbers(ctx, dx, |dx| convolve(ctx, &t, &layout, g, &around, dx));
         return Ok(());
     }

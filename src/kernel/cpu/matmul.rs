@@ -8,9 +8,11 @@ use half::slice::HalfFloatSliceExt;
 use crate::base::{DType, Result};
 
 use super::dots;
+use super::large::{self, Failure};
 use super::math::Real;
 use super::number::{Element as Stored, Number, with_element};
 use super::product::{Element, FLOPS_PER_S, Scale, Side, View, multiply, multiply_by};
+use super::simd::routine::GemmElement;
 use super::simd::tile::{Block, Bytes};
 use super::{Call, CpuCtx, NativeArgs};
 
@@ -94,13 +96,11 @@ pub fn bmm(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<(
     match call.dtype {
         DType::F32 => {
             let (a, b, c) = p.operands(args)?;
-            product::<f32>(ctx, &p, a, b, c, p.scale());
-            Ok(())
+            product::<f32>(ctx, &p, a, b, c, p.scale())
         }
         DType::F64 => {
             let (a, b, c) = p.operands(args)?;
-            product::<f64>(ctx, &p, a, b, c, p.scale());
-            Ok(())
+            product::<f64>(ctx, &p, a, b, c, p.scale())
         }
         DType::F16 => half_product::<half::f16>(ctx, args, &p),
         DType::BF16 => half_product::<half::bf16>(ctx, args, &p),
@@ -110,61 +110,88 @@ pub fn bmm(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<(
 
 /// C with so few elements and a long sum for each is shared out by cutting the sums: pieces of C would be small, and each would
 /// lay out all of the other operand.
-const FEW: usize = 128 * 128;
+const FEW: usize = 32 * 32;
 /// Pieces of the sums, the same for any number of threads, and the least depth of one.
 const PIECES: usize = 16;
 const LEAST: usize = 512;
 /// Fewer operations are done by plain loops.
 const TINY: f64 = 1000.0;
 
-/// The products of floats, row-major and one behind the other, shared out in the way that fits their shape. The slices hold all
-/// of them, as `Problem` says.
-fn product<T: Element + Real>(ctx: &CpuCtx<'_>, p: &Problem, a: &[T], b: &[T], c: &mut [T], scale: Scale<T>) {
+/// The products of floats, row-major and one behind the other, each computed and shared out in the way that fits its shape. The
+/// slices hold all of them, as `Problem` says.
+fn product<T: Element + Real + GemmElement>(
+    ctx: &CpuCtx<'_>,
+    p: &Problem,
+    a: &[T],
+    b: &[T],
+    c: &mut [T],
+    scale: Scale<T>,
+) -> Result<()> {
     if c.is_empty() {
-        return;
-    }
-    if p.batches == 1 {
-        if c.len() <= FEW && p.k >= 2 * LEAST && p.k >= 16 * p.m.max(p.n) {
-            return by_sums(ctx, p, a, b, c, scale);
-        }
-        if dots::multiply(ctx, &p.a(a, 0), &p.b(b, 0), (p.m, p.n, p.k), scale, c) {
-            return;
-        }
-        return multiply(ctx, &p.a(a, 0), &p.b(b, 0), p.k, scale, Block::new(c, p.m, p.n, p.n));
+        return Ok(());
     }
     let one = p.m * p.n;
+    let shape = (p.m, p.n, p.k);
     let parts = ctx.parts_for_seconds(p.flops() / FLOPS_PER_S);
-    if parts > 1 && p.batches < ctx.threads {
+    if p.batches < ctx.threads || parts == 1 {
         for (batch, c) in c.chunks_exact_mut(one).enumerate() {
-            multiply(ctx, &p.a(a, batch), &p.b(b, batch), p.k, scale, Block::new(c, p.m, p.n, p.n));
+            single(ctx, &p.a(a, batch), &p.b(b, batch), shape, scale, c)?;
         }
-        return;
+        return Ok(());
     }
-    let ctx_one = ctx.alone();
+    let (alone, failed) = (ctx.alone(), Failure::default());
     ctx.split(c, CpuCtx::chunk(p.batches, parts, 1) * one, |first, c| {
         for (i, c) in c.chunks_exact_mut(one).enumerate() {
             let batch = first / one + i;
-            multiply(&ctx_one, &p.a(a, batch), &p.b(b, batch), p.k, scale, Block::new(c, p.m, p.n, p.n));
+            failed.note(single(&alone, &p.a(a, batch), &p.b(b, batch), shape, scale, c));
         }
     });
+    failed.end()
+}
+
+/// One product of floats.
+pub(super) fn single<T: Element + Real + GemmElement>(
+    ctx: &CpuCtx<'_>,
+    a: &View<'_, T>,
+    b: &View<'_, T>,
+    (m, n, k): (usize, usize, usize),
+    scale: Scale<T>,
+    c: &mut [T],
+) -> Result<()> {
+    if c.len() <= FEW && k >= 2 * LEAST && k >= 16 * m.max(n) {
+        by_sums(ctx, a, b, (m, n, k), scale, c);
+    } else if n > 1 && dots::multiply(ctx, a, b, (m, n, k), scale, c) {
+        // Done.
+    } else if large::suits(ctx.isa, (m, n, k)) {
+        return large::multiply(ctx, a, b, (m, n, k), scale, c);
+    } else {
+        multiply(ctx, a, b, k, scale, Block::new(c, m, n, n));
+    }
+    Ok(())
 }
 
 /// Cuts k, the same for any number of threads: each part sums for all of C, into numbers of its own, which are then added in
 /// order.
-fn by_sums<T: Element>(ctx: &CpuCtx<'_>, p: &Problem, a: &[T], b: &[T], c: &mut [T], scale: Scale<T>) {
-    let long = p.k.div_ceil(PIECES).max(LEAST);
-    let parts = p.k.div_ceil(long);
+fn by_sums<T: Element>(
+    ctx: &CpuCtx<'_>,
+    a: &View<'_, T>,
+    b: &View<'_, T>,
+    (m, n, k): (usize, usize, usize),
+    scale: Scale<T>,
+    c: &mut [T],
+) {
+    let long = k.div_ceil(PIECES).max(LEAST);
+    let parts = k.div_ceil(long);
     let mut sums = vec![T::ZERO; parts * c.len()];
-    let (a, b) = (p.a(a, 0), p.b(b, 0));
     let alone = ctx.alone();
     ctx.split(&mut sums, c.len(), |first, sums| {
         let from = first / sums.len() * long;
-        let a = View { data: &a.data[from * a.depth_stride..], ..a };
-        let b = View { data: &b.data[from * b.depth_stride..], ..b };
-        multiply(&alone, &a, &b, long.min(p.k - from), Scale::PLAIN, Block::new(sums, p.m, p.n, p.n));
+        let a = View { data: &a.data[from * a.depth_stride..], ..*a };
+        let b = View { data: &b.data[from * b.depth_stride..], ..*b };
+        multiply(&alone, &a, &b, long.min(k - from), Scale::PLAIN, Block::new(sums, m, n, n));
     });
     for (i, c) in c.iter_mut().enumerate() {
-        let sum = (0..parts).fold(T::ZERO, |s, part| Number::add(s, sums[part * p.m * p.n + i]));
+        let sum = (0..parts).fold(T::ZERO, |s, part| Number::add(s, sums[part * m * n + i]));
         *c = scale.of(sum, *c);
     }
 }

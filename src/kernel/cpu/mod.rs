@@ -13,6 +13,7 @@ mod dots;
 mod elementary;
 pub mod elementwise;
 pub mod extreme;
+mod large;
 pub mod load;
 pub mod math;
 pub mod matmul;

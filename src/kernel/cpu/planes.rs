@@ -91,19 +91,35 @@ impl Layout {
         }
     }
 
-    /// Lays image `x` (of all channels) out in `planes`, which hold [`Layout::len`] elements.
+    /// Lays image `x` (of all channels) out in `planes`, which hold [`Layout::len`] elements: what windows meet of it.
     pub(super) fn fill<T: Element>(&self, ctx: &CpuCtx<'_>, s: &Sizes, x: &[T], planes: &mut [T]) {
         let [cs, ys, xs] = s.strides(s.c, s.h, s.w);
+        let met = |count: usize, step: usize, window: usize, dilation: usize, at: usize| {
+            (0..window)
+                .any(|k| at.checked_sub(k * dilation).is_some_and(|o| o.is_multiple_of(step) && o / step < count))
+        };
+        let rows: Vec<bool> = (0..self.rows).map(|at| met(s.ho, s.sh, s.kh, s.dh, at)).collect();
+        let phases: Vec<bool> = (0..s.sw).map(|phase| (0..s.kw).any(|k| k * s.dw % s.sw == phase)).collect();
         let parts = ctx.parts_for_bytes(2 * size_of_val(planes));
         ctx.split(planes, CpuCtx::chunk(s.c, parts, 1) * self.plane, |first, planes| {
-            planes.fill(T::ZERO);
             let first = first / self.plane;
             // Row by row, so that a row of pixels stays in the cache for all channels.
-            for iy in 0..s.h.min((self.rows).saturating_sub(s.pt)) {
+            for at in (0..self.rows).filter(|at| rows[*at]) {
+                let iy = at.checked_sub(s.pt).filter(|iy| *iy < s.h);
                 for (i, plane) in planes.chunks_exact_mut(self.plane).enumerate() {
+                    let row = &mut plane[at * self.row..][..self.row];
+                    let Some(iy) = iy else {
+                        row.fill(T::ZERO);
+                        continue;
+                    };
                     let from = &x[(first + i) * cs + iy * ys..];
-                    let row = &mut plane[(iy + s.pt) * self.row..][..self.row];
+                    if s.pl > 0 || self.phase * s.sw > s.w {
+                        row.fill(T::ZERO);
+                    }
                     self.runs(s, |column, place, count| {
+                        if !phases[place / self.phase] {
+                            return;
+                        }
                         let to = &mut row[place..place + count];
                         match xs * s.sw {
                             1 => copy(to, &from[column..column + count]),

@@ -1,10 +1,11 @@
 //! Instruction sets: one generic body compiled three times, chosen at run time.
 //!
-//! All unsafe code of the CPU kernels is here and in [`tile`]: entering a function compiled for an instruction set that was
-//! detected, and the registers of such a set.
+//! All unsafe code of the CPU kernels is here, in [`tile`] and in [`routine`]: entering a function compiled for an instruction set
+//! that was detected, the registers of such a set, and handing checked pointers to the `gemm` crates.
 
 #![allow(unsafe_code)]
 
+pub mod routine;
 pub mod tile;
 
 use crate::base::{Code, Error, Result};
