@@ -20,12 +20,15 @@ pub trait Real:
     + Send
     + Sync
     + PartialOrd
+    + Default
     + Add<Output = Self>
     + Sub<Output = Self>
     + Mul<Output = Self>
     + Div<Output = Self>
     + Neg<Output = Self>
 {
+    /// True for f64.
+    const WIDE: bool = size_of::<Self>() == 8;
     /// From f64, rounded.
     fn of(x: f64) -> Self;
     /// To f64.
@@ -36,6 +39,9 @@ pub trait Real:
     fn exp<S: Style>(self) -> Self;
     /// e^x where [`Real::is_near`]: the same bits with half the work.
     fn exp_near<S: Style>(self) -> Self;
+    /// q, s and t such that e^(x + low) = (1 + q)·s·t for a tiny `low`, s and t being powers of two: one alone could leave the
+    /// range. 1 + q is not rounded yet.
+    fn exp_parts<S: Style>(self, low: Self) -> (Self, Self, Self);
     /// True if e^x and e^-x are normal numbers.
     fn is_near(self) -> bool;
     /// Hyperbolic tangent.
@@ -201,6 +207,21 @@ macro_rules! real {
                 }
                 let (p, i) = reduced!(S, $t, $ibits, self, $ln2_hi, $ln2_lo, $magic, [$($c),*]);
                 p * $t::from_bits((i.wrapping_add($bias) << $mant) as $bits)
+            }
+            #[inline(always)]
+            fn exp_parts<S: Style>(self, low: Self) -> (Self, Self, Self) {
+                let x = if self < $low { $low } else { self };
+                let x = if x > $high { $high } else { x };
+                let t = x.fma::<S>(std::$t::consts::LOG2_E, $magic);
+                let n = t - $magic;
+                let r = n.fma::<S>(-$ln2_hi, x);
+                let r = n.fma::<S>(-$ln2_lo, r) + low;
+                let c = [$($c),*];
+                let q = (poly::<S, $t>(r, &c[..c.len() - 1]) * r).fma::<S>(r, r);
+                let i = (t.to_bits() as $ibits).wrapping_sub($magic.to_bits() as $ibits);
+                let half = i >> 1;
+                let pow2 = |e: $ibits| $t::from_bits(((e + $bias) << $mant) as $bits);
+                (q, pow2(half), pow2(i - half))
             }
             #[inline(always)]
             fn is_near(self) -> bool {
