@@ -35,26 +35,24 @@ fn gelu_by_erf<S: Style, R: Wide>(x: R) -> R {
     x * (R::of(0.5) * (R::of(1.0) + (x * R::of(std::f64::consts::FRAC_1_SQRT_2)).erf::<S>()))
 }
 
-/// With e = e^-|v| it is 1/(1 + e) or e/(1 + e). What roundings took from e and from the sum is put into the quotient afterwards,
-/// where a rough factor is enough.
+/// With e = e^-|v| it is q = e/(1 + e) or 1 - q. What roundings took from e and from the sum is put into q afterwards, where a
+/// rough factor is enough; in 1 - q it counts half.
 #[inline(always)]
 fn logistic<S: Style, R: Wide>(v: R) -> R {
     let (zero, one) = (R::of(0.0), R::of(1.0));
-    let negative = v < zero;
-    let x = if negative { v } else { -v };
+    let x = -v.abs();
     if S::TEXTBOOK {
         let e = x.exp::<S>();
-        return (if negative { e } else { one }) / (one + e);
+        return (if v < zero { e } else { one }) / (one + e);
     }
-    let (q, s, t) = x.exp_parts::<S>(zero);
+    let (q, scale) = x.exp_of_negative::<S>();
     let high = one + q;
-    let (e, e_low) = (high * s * t, (q - (high - one)) * s * t);
+    let (e, e_low) = (high * scale, (q - (high - one)) * scale);
     let sum = one + e;
     let sum_low = (e - (sum - one)) + e_low;
-    let (top, top_low) = if negative { (e, e_low) } else { (one, zero) };
-    let y = top / sum;
-    let inverse = if negative { one - y } else { y };
-    (-y).fma::<S>(sum_low, top_low).fma::<S>(inverse, y)
+    let y = e / sum;
+    let y = (-y).fma::<S>(sum_low, e_low).fma::<S>(one - y, y);
+    if v < zero { y } else { one - y }
 }
 
 macro_rules! wide {

@@ -42,6 +42,8 @@ pub trait Real:
     /// q, s and t such that e^(x + low) = (1 + q)·s·t for a tiny `low`, s and t being powers of two: one alone could leave the
     /// range. 1 + q is not rounded yet.
     fn exp_parts<S: Style>(self, low: Self) -> (Self, Self, Self);
+    /// q and s such that e^x = (1 + q)·s for x <= 0; s is a power of two, subnormal or zero if it must be. 1 + q is not rounded yet.
+    fn exp_of_negative<S: Style>(self) -> (Self, Self);
     /// True if e^x and e^-x are normal numbers.
     fn is_near(self) -> bool;
     /// Hyperbolic tangent.
@@ -222,6 +224,21 @@ macro_rules! real {
                 let half = i >> 1;
                 let pow2 = |e: $ibits| $t::from_bits(((e + $bias) << $mant) as $bits);
                 (q, pow2(half), pow2(i - half))
+            }
+            #[inline(always)]
+            fn exp_of_negative<S: Style>(self) -> (Self, Self) {
+                let x = if self < $low { $low } else { self };
+                let t = x.fma::<S>(std::$t::consts::LOG2_E, $magic);
+                let n = t - $magic;
+                let r = n.fma::<S>(-$ln2_hi, x);
+                let r = n.fma::<S>(-$ln2_lo, r);
+                let c = [$($c),*];
+                let q = (poly::<S, $t>(r, &c[..c.len() - 1]) * r).fma::<S>(r, r);
+                // Two factors: the exponent alone could be too small for the bits of one.
+                let i = (t.to_bits() as $ibits).wrapping_sub($magic.to_bits() as $ibits);
+                let lift: $ibits = 2 * $mant;
+                let down = $t::from_bits((($bias - lift) << $mant) as $bits);
+                (q, $t::from_bits(((i + $bias + lift) << $mant) as $bits) * down)
             }
             #[inline(always)]
             fn is_near(self) -> bool {

@@ -201,9 +201,10 @@ impl<E: Element> MaxLines<'_, E> {
             for row in s.rows(oy) {
                 for place in s.columns(ox).map(|column| row * s.w + column) {
                     let v = self.x[from + place * step].load();
-                    if best < 0 || v > top || v.is_nan() && !top.is_nan() {
-                        (top, best) = (v, place as i32);
-                    }
+                    // No branches: which pixel is the largest cannot be foreseen.
+                    let higher = (best < 0) | (v > top) | (v.is_nan() & !top.is_nan());
+                    top = if higher { v } else { top };
+                    best = if higher { place as i32 } else { best };
                 }
             }
             (self.y[k], self.places[k]) = (E::store(top), best);

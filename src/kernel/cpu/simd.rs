@@ -319,12 +319,7 @@ const MARKS: usize = 64;
 
 /// Calls `f(first, piece)` once for each piece of `chunk` elements of `out`, shared out among a team; `first` is the index of
 /// the piece's first element.
-pub(super) fn share_out<T: Send>(
-    team: &dyn Team,
-    out: &mut [T],
-    chunk: usize,
-    f: &(dyn Fn(usize, &mut [T]) + Sync),
-) {
+pub(super) fn share_out<T: Send>(team: &dyn Team, out: &mut [T], chunk: usize, f: &(dyn Fn(usize, &mut [T]) + Sync)) {
     let chunk = chunk.max(1);
     let (len, pieces) = (out.len(), out.len().div_ceil(chunk));
     let (few, mut many) = ([const { AtomicBool::new(false) }; MARKS], Vec::new());
