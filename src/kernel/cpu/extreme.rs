@@ -291,6 +291,8 @@ fn in_one<W: Word>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, p: Pass, keys: K
     let x = args.input::<W>(0, p.n as usize * results)?;
     if !ask.place {
         let y = args.output::<W>(0, results)?;
+        // Columns raise what is there.
+        y.fill(W::default());
         pass(ctx, x, Some(keys), p, y);
         for y in y {
             *y = keys.bits(*y);
