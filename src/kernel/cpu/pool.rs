@@ -64,8 +64,9 @@ impl Sizes {
     }
 }
 
-/// Lines shorter than this are made one result after the other.
+/// Few results in lines shorter than this are made one after the other.
 const SHORT: usize = 8;
+const FEW: usize = 64;
 
 impl Sizes {
     /// For results `first .. first + count` of y: calls `f(number, first element of the plane, step of pixels, (oy, ox))`.
@@ -201,10 +202,9 @@ impl<E: Element> MaxLines<'_, E> {
             for row in s.rows(oy) {
                 for place in s.columns(ox).map(|column| row * s.w + column) {
                     let v = self.x[from + place * step].load();
-                    // No branches: which pixel is the largest cannot be foreseen.
-                    let higher = (best < 0) | (v > top) | (v.is_nan() & !top.is_nan());
-                    top = if higher { v } else { top };
-                    best = if higher { place as i32 } else { best };
+                    if best < 0 || v > top || v.is_nan() && !top.is_nan() {
+                        (top, best) = (v, place as i32);
+                    }
                 }
             }
             (self.y[k], self.places[k]) = (E::store(top), best);
@@ -224,7 +224,7 @@ fn max<E: Element>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> 
     let chunk = CpuCtx::chunk(lines, ctx.parts_for_bytes(size_of_val(x)), 1) * line;
     ctx.split_two((y, places), chunk, |first, y, places| {
         let job = MaxLines { s: &s, x, first, y, places };
-        if line < SHORT { job.one_by_one() } else { dispatch(ctx.isa, job) }
+        if line < SHORT && lines * line < FEW { job.one_by_one() } else { dispatch(ctx.isa, job) }
     });
     Ok(())
 }
@@ -311,7 +311,7 @@ fn mean<E: Element>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) ->
     let (line, lines) = s.lines();
     ctx.split(y, CpuCtx::chunk(lines, ctx.parts_for_bytes(size_of_val(x)), 1) * line, |first, y| {
         let job = MeanLines { s: &s, call, x, first, y };
-        if line < SHORT { job.one_by_one() } else { dispatch(ctx.isa, job) }
+        if line < SHORT && lines * line < FEW { job.one_by_one() } else { dispatch(ctx.isa, job) }
     });
     Ok(())
 }
