@@ -11,12 +11,14 @@
 //! With `-- --callers` it tells what eight threads that call at once get done, against one.
 //!
 //! Without any of these: the kernel of each op against a plain loop (its variant `naive`), in turns, from one element on; a ratio
-//! below 1 says that the plain loop is faster.
+//! below 1 says that the plain loop is faster. Below [`LEAST`], also when it is measured again, it is a regression: the pairs are
+//! named and the exit status is 1. `-- OP...` takes only some ops.
 
 #![allow(clippy::print_stdout, reason = "a benchmark prints its table")]
 
 use std::collections::HashMap;
 use std::io::{BufRead, Write};
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -27,7 +29,10 @@ use gpuctl::device::Queue;
 use gpuctl::device::cpu::{CpuDevice, Pin};
 use gpuctl::engine::{Prepared, Runner};
 use gpuctl::kernel::Isa;
+use gpuctl::kernel::cpu::activation::Wide;
+use gpuctl::kernel::cpu::simd::{Job, Style, dispatch};
 use gpuctl::op::{self, OpDesc, case};
+use statrs::function::erf::{erf, erfc};
 
 /// Seconds of a batch: long enough for the clock.
 const BATCH_S: f64 = 1e-3;
@@ -115,7 +120,7 @@ fn serve() -> Result<()> {
 }
 
 /// Functions of one number and what they are in f64, with an error of about 1 ulp of f64.
-const FUNCTIONS: [(&str, fn(f64) -> f64); 8] = [
+const FUNCTIONS: [(&str, fn(f64) -> f64); 11] = [
     ("exp", f64::exp),
     ("log", f64::ln),
     ("sin", f64::sin),
@@ -123,8 +128,57 @@ const FUNCTIONS: [(&str, fn(f64) -> f64); 8] = [
     ("tan", f64::tan),
     ("tanh", f64::tanh),
     ("sqrt", f64::sqrt),
-    ("sigmoid", |x| if x < 0.0 { x.exp() / (1.0 + x.exp()) } else { 1.0 / (1.0 + (-x).exp()) }),
+    ("sigmoid", logistic),
+    ("erf", erf),
+    ("gelu", |x| if x < -40.0 { -0.0 } else { x * 0.5 * erfc(-x * std::f64::consts::FRAC_1_SQRT_2) }),
+    ("gelu_tanh", |x| {
+        let v = 2.0 * (2.0 / std::f64::consts::PI).sqrt() * x * (1.0 + 0.044_715 * x * x);
+        if x < -40.0 { -0.0 } else { x * logistic(v) }
+    }),
 ];
+
+fn logistic(x: f64) -> f64 {
+    if x < 0.0 { x.exp() / (1.0 + x.exp()) } else { 1.0 / (1.0 + (-x).exp()) }
+}
+
+/// The error function is no op of its own.
+struct Erf<'a> {
+    x: &'a [f32],
+    y: &'a mut [f32],
+}
+
+impl Job for Erf<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Style>(self) {
+        for (y, x) in self.y.iter_mut().zip(self.x) {
+            *y = Wide::erf::<S>(*x);
+        }
+    }
+}
+
+/// What computes a run of arguments: columns in, results out.
+type Computer = Box<dyn FnMut(&[Vec<f32>]) -> Result<Vec<f32>>>;
+
+fn computer(name: &str, isa: Isa) -> Result<Computer> {
+    if name == "erf" {
+        return Ok(Box::new(move |columns| {
+            let mut y = vec![0.0; RUN];
+            dispatch(isa, Erf { x: &columns[0], y: &mut y });
+            Ok(y)
+        }));
+    }
+    let op = op::find(name)?;
+    let case = op.case(DType::F32, &[RUN as u64], Attrs::new(), Fill::Uniform)?;
+    let runner = Runner::new(Arc::new(CpuDevice::new(1, isa, Pin::Free)?));
+    let mut ready = Ready::new(&runner, op, &case, None)?;
+    Ok(Box::new(move |columns| {
+        let tensors = columns.iter().map(|c| HostTensor::from_slice(c, &[RUN as u64])).collect::<Result<Vec<_>>>()?;
+        ready.prepared.upload(&mut *ready.queue, &tensors)?;
+        ready.batch(1)?;
+        ready.prepared.download(&mut *ready.queue)?[0].to_vec::<f32>()
+    }))
+}
 
 /// Elements of a call.
 const RUN: usize = 1 << 20;
@@ -153,18 +207,11 @@ fn worst(
     given: impl Fn(u64) -> Vec<f32> + Sync,
     want: impl Fn(&[f32]) -> f64 + Sync,
 ) -> Result<Vec<(f64, Vec<f32>)>> {
-    let op = op::find(name)?;
-    let case = op.case(DType::F32, &[RUN as u64], Attrs::new(), Fill::Uniform)?;
-    let inputs = op.operands.iter().filter(|o| o.role != op::Role::Out).count();
     let runs = (1usize << 32).div_ceil(RUN * step);
     let next = AtomicUsize::new(0);
     let one = || -> Result<Vec<(f64, Vec<f32>)>> {
         let mut found = vec![(0.0, Vec::new()); isas.len()];
-        let mut ready = Vec::new();
-        for isa in isas {
-            let runner = Runner::new(Arc::new(CpuDevice::new(1, *isa, Pin::Free)?));
-            ready.push(Ready::new(&runner, op, &case, None)?);
-        }
+        let mut computers = isas.iter().map(|isa| computer(name, *isa)).collect::<Result<Vec<_>>>()?;
         loop {
             let run = next.fetch_add(1, Ordering::Relaxed);
             if run >= runs {
@@ -172,16 +219,9 @@ fn worst(
             }
             let all: Vec<Vec<f32>> = (0..RUN).map(|i| given(((run * RUN + i) * step) as u64)).collect();
             let wants: Vec<f64> = all.iter().map(|x| want(x)).collect();
-            let tensors = (0..inputs).map(|k| {
-                let column: Vec<f32> = all.iter().map(|x| x[k]).collect();
-                HostTensor::from_slice(&column, &[RUN as u64])
-            });
-            let tensors = tensors.collect::<Result<Vec<_>>>()?;
-            for (found, ready) in found.iter_mut().zip(&mut ready) {
-                ready.prepared.upload(&mut *ready.queue, &tensors)?;
-                ready.batch(1)?;
-                let out = ready.prepared.download(&mut *ready.queue)?;
-                for ((got, want), x) in out[0].to_vec::<f32>()?.iter().zip(&wants).zip(&all) {
+            let columns: Vec<Vec<f32>> = (0..all[0].len()).map(|k| all.iter().map(|x| x[k]).collect()).collect();
+            for (found, compute) in found.iter_mut().zip(&mut computers) {
+                for ((got, want), x) in compute(&columns)?.iter().zip(&wants).zip(&all) {
                     let error = ulps(*got, *want);
                     if error > found.0 {
                         *found = (error, x.clone());
@@ -241,6 +281,10 @@ fn accuracy(step: usize) -> Result<()> {
 
 /// Rounds in turns of each pair.
 const ROUNDS: usize = 9;
+/// A pair below this is a regression. Calls of a few elements take some 150 ns, and batches of them differ by a tenth.
+const LEAST: f64 = 0.8;
+/// How often a pair below it is measured; the best counts.
+const TRIES: usize = 3;
 
 /// Time of the plain loop by that of the kernel: median of the rounds.
 fn against_loop(runner: &Runner, op: &'static OpDesc, size: u64) -> Result<f64> {
@@ -255,12 +299,12 @@ fn against_loop(runner: &Runner, op: &'static OpDesc, size: u64) -> Result<f64> 
     Ok(stats::median(&ratios))
 }
 
-fn loops(wanted: &[String]) -> Result<()> {
+fn loops(wanted: &[String]) -> Result<bool> {
     let runner = runner(0)?;
     let sizes: [u64; 8] = [1, 2, 3, 8, 33, 100, 1000, 10_000];
     println!("| op, f32 | {} |", sizes.map(|s| s.to_string()).join(" | "));
     println!("| --- |{}", " ---: |".repeat(sizes.len()));
-    let mut below = 0;
+    let (mut below, mut slow) = (0, Vec::new());
     for op in op::all() {
         let both = op.kernels.iter().any(|k| k.variant == "naive") && op.dtypes.contains(&DType::F32);
         if !both || !wanted.is_empty() && !wanted.iter().any(|w| w == op.name) {
@@ -271,8 +315,16 @@ fn loops(wanted: &[String]) -> Result<()> {
             // Beyond a millisecond the plain loop is no rival for a small call.
             let cell = match op.sized(DType::F32, size, Attrs::new()).map(|c| (op.cost)(&c)) {
                 Ok(cost) if cost.flops < 10_000_000 => {
-                    let ratio = against_loop(&runner, op, size)?;
+                    let mut ratio = against_loop(&runner, op, size)?;
+                    for _ in 1..TRIES {
+                        if ratio < LEAST {
+                            ratio = ratio.max(against_loop(&runner, op, size)?);
+                        }
+                    }
                     below += usize::from(ratio < 0.95);
+                    if ratio < LEAST {
+                        slow.push(format!("{} {size}: {ratio:.2}", op.name));
+                    }
                     format!("{ratio:.2}")
                 }
                 _ => "-".into(),
@@ -281,8 +333,11 @@ fn loops(wanted: &[String]) -> Result<()> {
         }
         println!("| {} | {} |", op.name, cells.join(" | "));
     }
-    println!("\nplain loop / kernel; {below} below 0.95");
-    Ok(())
+    println!("\nplain loop / kernel; {below} below 0.95, {} below {LEAST}", slow.len());
+    if !slow.is_empty() {
+        println!("slower than a plain loop: {}", slow.join(", "));
+    }
+    Ok(slow.is_empty())
 }
 
 /// Calls a second that one thread and eight get done, each with operands of its own, on one device.
@@ -332,7 +387,7 @@ fn callers() -> Result<()> {
     Ok(())
 }
 
-fn main() -> Result<()> {
+fn main() -> Result<ExitCode> {
     let args: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
     // As `gpuctl bench` does: the caller on the first processor, the workers behind it. A thread of its own, because the
     // main thread's affinity tells which processors there are.
@@ -343,11 +398,13 @@ fn main() -> Result<()> {
             os::pin_current_thread(*first);
         }
         match args.first().map(String::as_str) {
-            Some("--serve") => serve(),
-            Some("--callers") => callers(),
-            Some("--accuracy") => accuracy(args.get(1).and_then(|a| a.parse().ok()).unwrap_or(1)),
-            _ => loops(&args),
+            Some("--serve") => serve()?,
+            Some("--callers") => callers()?,
+            Some("--accuracy") => accuracy(args.get(1).and_then(|a| a.parse().ok()).unwrap_or(1))?,
+            _ if !loops(&args)? => return Ok(ExitCode::FAILURE),
+            _ => {}
         }
+        Ok(ExitCode::SUCCESS)
     });
     driver.join().unwrap_or_else(|_| Err(Error::new(Code::Internal, "the driver thread panicked")))
 }

@@ -43,13 +43,14 @@ pub(super) static OPS: &[&OpDesc] = &[
 /// WGSL with `x`, `b` and `alpha`; oracle of one element and its scale; rule for its error.
 macro_rules! activation_op {
     ($id:ident $name:literal onnx $onnx:expr, $doc:literal, $operands:ident, attrs $attrs:expr,
-     cpu |$x:ident, $g:ident, $alpha:ident| $body:expr, c $c:literal, wgsl $wgsl:literal on $wd:ident,
+     cpu |$x:ident, $g:ident, $alpha:ident| $body:expr $(, work $work:literal)?, c $c:literal, wgsl $wgsl:literal on $wd:ident,
      point $point:expr, $tolerance:expr, over $domain:expr, flops $flops:literal, $grad:ident) => {
         static $id: OpDesc = {
             #[derive(Clone, Copy)]
             struct F;
             impl Act for F {
                 const BACKWARD: bool = $operands.len() == 3;
+                $(const WORK: usize = $work;)?
                 #[inline(always)]
                 fn apply<S: Style, R: Wide>($x: R, $g: R, $alpha: R) -> R {
                     $body
@@ -148,14 +149,14 @@ activation_op!(LEAKY_RELU "leaky_relu" onnx Some("LeakyRelu"), "y = alpha·x whe
     Tolerance::Formula { functions: &[], roundings: 0.0 }, over &[Range(-1.0, 1.0)], flops 2, RULE);
 
 activation_op!(SIGMOID "sigmoid" onnx Some("Sigmoid"), "y = 1 / (1 + e^-x), elementwise.", X, attrs NONE,
-    cpu |x, _g, _alpha| logistic::<S, R>(x),
+    cpu |x, _g, _alpha| x.logistic::<S>(), work 30,
     c "LOGISTIC(x)", wgsl "select(logistic(x), x, is_nan(x))" on NOT_F64,
     point |_, x| (exact_logistic(x[0]), x[0].abs_f64()),
     Tolerance::Around { function: "exp", extra_ulps: 1.0 }, over &[Range(-10.0, 10.0)], flops 3, RULE);
 
 // Intermediates: x/sqrt 2 (a rounded constant and a product), erf, the sum, the product.
 activation_op!(GELU "gelu" onnx Some("Gelu"), "y = x·(1 + erf(x / sqrt 2)) / 2; -0 below -40.", X, attrs NONE,
-    cpu |x, _g, _alpha| floored(x) * normal::<S, R>(x),
+    cpu |x, _g, _alpha| x.gelu::<S>(), work 40,
     c "FLOORED(x) * NORMAL(x)", wgsl "select(max(x, -40.0) * normal(x), x, is_nan(x))" on NOT_F64,
     point |_, x| {
         let x = exact_floored(x[0]);
@@ -172,7 +173,7 @@ activation_op!(GELU "gelu" onnx Some("Gelu"), "y = x·(1 + erf(x / sqrt 2)) / 2;
 // the quotient.
 activation_op!(GELU_TANH "gelu_tanh" onnx Some("Gelu"),
     "y = x·(1 + tanh(sqrt(2/pi)·(x + 0.044715·x³))) / 2; -0 below -40.", X, attrs NONE,
-    cpu |x, _g, _alpha| floored(x) * logistic::<S, R>(twice(floored(x))),
+    cpu |x, _g, _alpha| floored(x) * twice(floored(x)).logistic::<S>(), work 40,
     c "FLOORED(x) * LOGISTIC(TWICE(FLOORED(x)))",
     wgsl "select(max(x, -40.0) * logistic(twice(x)), x, is_nan(x))" on NOT_F64,
     point |c, x| {
@@ -225,7 +226,7 @@ activation_op!(GELU_BWD "gelu_bwd" onnx None,
     cpu |x, g, _alpha| {
         let w = x.clamped(40.0);
         g * (normal::<S, R>(x) + w * (R::of(0.398_942_280_401_432_7) * (R::of(-0.5) * w * w).exp::<S>()))
-    },
+    }, work 60,
     c "(b) * (NORMAL(x) + X_DENSITY(WITHIN_40(x)))",
     wgsl "select(b * (normal(x) + x_density(x)), x, is_nan(x))" on NOT_F64,
     point |_, x| {
@@ -255,8 +256,8 @@ activation_op!(GELU_TANH_BWD "gelu_tanh_bwd" onnx None,
         let w = x.clamped(40.0);
         let v = twice(w);
         let slope = R::of(1.595_769_121_605_730_8) * (R::of(1.0) + R::of(0.134_145) * w * w);
-        g * (logistic::<S, R>(v) * (R::of(1.0) + w * logistic::<S, R>(-v) * slope))
-    },
+        g * (v.logistic::<S>() * (R::of(1.0) + w * (-v).logistic::<S>() * slope))
+    }, work 80,
     c "(b) * TANH_SLOPE(WITHIN_40(x))", wgsl "select(b * tanh_slope(x), x, is_nan(x))" on NOT_F64,
     point |c, x| {
         let (g, one) = (x[0], Exact::f(1.0));
@@ -292,13 +293,6 @@ fn normal<S: Style, R: Wide>(x: R) -> R {
 #[inline(always)]
 fn twice<R: Wide>(x: R) -> R {
     R::of(1.595_769_121_605_730_8) * x * (R::of(1.0) + R::of(0.044_715) * x * x)
-}
-
-/// 1 / (1 + e^-v) on the CPU.
-#[inline(always)]
-fn logistic<S: Style, R: Wide>(v: R) -> R {
-    let e = (if v < R::of(0.0) { v } else { -v }).exp::<S>();
-    (if v < R::of(0.0) { e } else { R::of(1.0) }) / (R::of(1.0) + e)
 }
 
 fn exact_floored(x: Exact) -> Exact {

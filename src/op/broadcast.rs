@@ -74,6 +74,11 @@ macro_rules! function {
             }
             $(
                 const LEAVES_OUT: bool = true;
+                const WORK: usize = 80;
+                #[inline(always)]
+                fn one_by_one<S: Style, R: Real>() -> bool {
+                    !S::FMA || R::WIDE
+                }
                 #[inline(always)]
                 fn leaves_out<R: Real>($a: R, $b: R) -> bool {
                     $leaves

@@ -77,8 +77,8 @@ const fn record(
 
 /// Declares a function of one float: expression on the CPU, in C, in WGSL; oracle; rule for its error.
 macro_rules! unary_op {
-    ($id:ident $name:literal onnx $onnx:literal $doc:literal, cpu |$x:ident| $body:expr $(, but $leaves:expr $(=> $instead:expr)?)?,
-     c $c:literal, wgsl $wgsl:literal on $wd:expr, oracle $oracle:expr, $tolerance:expr, over $low:literal..$high:literal, flops $flops:literal) => {
+    ($id:ident $name:literal onnx $onnx:literal $doc:literal, cpu |$x:ident| $body:expr $(, but $leaves:expr $(=> $instead:expr)?)?
+     $(, alone |$real:ident| $alone:expr)?, work $work:literal, c $c:literal, wgsl $wgsl:literal on $wd:expr, oracle $oracle:expr, $tolerance:expr, over $low:literal..$high:literal, flops $flops:literal) => {
         static $id: OpDesc = {
             #[derive(Clone, Copy)]
             struct F;
@@ -87,6 +87,13 @@ macro_rules! unary_op {
                 fn apply<S: Style, R: Real>($x: R) -> R {
                     $body
                 }
+                const WORK: usize = $work;
+                $(
+                    #[inline(always)]
+                    fn one_by_one<S: Style, $real: Real>() -> bool {
+                        $alone
+                    }
+                )?
                 $(
                     const LEAVES_OUT: bool = true;
                     #[inline(always)]
@@ -120,7 +127,7 @@ macro_rules! unary_op {
 
 /// The same for a function that integers have, too; `same_bits` as in [`UnaryWhole`]. WGSL's f64 follows f32.
 macro_rules! number_op {
-    ($id:ident $name:literal onnx $onnx:expr, $doc:literal, on $dtypes:expr, cpu |$x:ident| $body:expr,
+    ($id:ident $name:literal onnx $onnx:expr, $doc:literal, on $dtypes:expr, cpu |$x:ident| $body:expr $(, work $work:literal)?,
      whole |$w:ident| $whole:expr, same_bits $same:literal, c $c:literal, wgsl $wgsl:literal,
      oracle $oracle:expr, $tolerance:expr, over $low:literal..$high:literal) => {
         static $id: OpDesc = {
@@ -131,6 +138,7 @@ macro_rules! number_op {
                 fn apply<S: Style, R: Real>($x: R) -> R {
                     $body
                 }
+                $(const WORK: usize = $work;)?
             }
             impl UnaryWhole for F {
                 const SAME_BITS: bool = $same;
@@ -187,7 +195,7 @@ number_op!(SQUARE "square" onnx None, "y = x · x; integers wrap.", on NUMBERS,
 
 number_op!(SQRT "sqrt" onnx Some("Sqrt"),
     "y = square root of x; integers are rounded down; of a negative number NaN, of a negative integer 0.", on NUMBERS,
-    cpu |x| x.sqrt(), whole |x| x.root(), same_bits false, c "N_ROOT(x)", wgsl "n_sqrt(x)",
+    cpu |x| x.sqrt(), work 30, whole |x| x.root(), same_bits false, c "N_ROOT(x)", wgsl "n_sqrt(x)",
     oracle |x| match x {
         Exact::I(v) => Exact::I(v.max(0).isqrt()),
         Exact::F(_) => x.sqrt(),
@@ -202,6 +210,7 @@ static RECIPROCAL: OpDesc = {
         fn apply<S: Style, R: Real>(x: R) -> R {
             R::of(1.0) / x
         }
+        const WORK: usize = 30;
     }
     OpDesc {
         // One op of this text has a launch of more than 65,535 groups.
@@ -223,28 +232,28 @@ static RECIPROCAL: OpDesc = {
 };
 
 unary_op!(EXP "exp" onnx "Exp" "y = e^x, elementwise.",
-    cpu |x| x.exp_near::<S>(), but !x.is_near() => x.exp::<S>(), c "exp(x)", wgsl "exp(x)" on WGSL_FLOATS,
+    cpu |x| x.exp_near::<S>(), but !x.is_near() => x.exp::<S>(), work 20, c "exp(x)", wgsl "exp(x)" on WGSL_FLOATS,
     oracle Exact::exp, Tolerance::Function("exp"), over -10.0..10.0, flops 1);
 
 unary_op!(LOG "log" onnx "Log" "y = natural logarithm of x; -infinity at 0, NaN below.",
-    cpu |x| x.ln_normal::<S>(), but !x.is_positive_normal() => x.ln::<S>(), c "log(x)", wgsl "log(x)" on WGSL_FLOATS,
+    cpu |x| x.ln_normal::<S>(), but !x.is_positive_normal() => x.ln::<S>(), alone |R| !S::FMA || R::WIDE, work 20, c "log(x)", wgsl "log(x)" on WGSL_FLOATS,
     oracle Exact::log, Tolerance::Function("log"), over 0.0..10.0, flops 1);
 
 unary_op!(SIN "sin" onnx "Sin" "y = sine of x in radians; of an infinity NaN.",
-    cpu |x| x.sin::<S>(), but x.is_wide_angle(), c "sin(x)", wgsl "sin(x)" on WGSL_FLOATS,
+    cpu |x| x.sin::<S>(), but x.is_wide_angle(), alone |R| !S::FMA || R::WIDE, work 20, c "sin(x)", wgsl "sin(x)" on WGSL_FLOATS,
     oracle Exact::sin, Tolerance::Function("sin"), over -3.0..3.0, flops 1);
 
 unary_op!(COS "cos" onnx "Cos" "y = cosine of x in radians; of an infinity NaN.",
-    cpu |x| x.cos::<S>(), but x.is_wide_angle(), c "cos(x)", wgsl "cos(x)" on WGSL_FLOATS,
+    cpu |x| x.cos::<S>(), but x.is_wide_angle(), alone |R| !S::FMA || R::WIDE, work 20, c "cos(x)", wgsl "cos(x)" on WGSL_FLOATS,
     oracle Exact::cos, Tolerance::Function("cos"), over -3.0..3.0, flops 1);
 
 unary_op!(TAN "tan" onnx "Tan" "y = tangent of x in radians; of an infinity NaN.",
-    cpu |x| x.tan(), c "tan(x)", wgsl "tan(x)" on WGSL_FLOATS,
+    cpu |x| x.tan(), alone |R| true, work 500, c "tan(x)", wgsl "tan(x)" on WGSL_FLOATS,
     oracle Exact::tan, Tolerance::Function("tan"), over -3.0..3.0, flops 1);
 
 // In C, tanh x = x where x² is below the last place of every dtype: PoCL 3.1 doubles f64's subnormals.
 unary_op!(TANH "tanh" onnx "Tanh" "y = hyperbolic tangent of x.",
-    cpu |x| x.tanh::<S>(), c "(x) * (x) < (ACC)1e-16 ? (x) : tanh(x)", wgsl "tanh(x)" on WGSL_FLOATS,
+    cpu |x| x.tanh::<S>(), work 20, c "(x) * (x) < (ACC)1e-16 ? (x) : tanh(x)", wgsl "tanh(x)" on WGSL_FLOATS,
     oracle Exact::tanh, Tolerance::Function("tanh"), over -5.0..5.0, flops 1);
 
 /// One family: elementwise cost depends on the number of elements alone.

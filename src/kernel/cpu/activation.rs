@@ -10,6 +10,8 @@ use half::slice::HalfFloatSliceExt;
 
 use crate::base::{DType, Result};
 
+use super::elementary;
+use super::lanes::{both, each};
 use super::math::Real;
 use super::simd::{Job, Style, Textbook, dispatch};
 use super::{Call, CpuCtx, NativeArgs};
@@ -18,12 +20,49 @@ use super::{Call, CpuCtx, NativeArgs};
 pub trait Wide: Real {
     /// The error function.
     fn erf<S: Style>(self) -> Self;
+    /// x·(1 + erf(x/√2))/2; -0 below -40.
+    fn gelu<S: Style>(self) -> Self;
+    /// 1/(1 + e^-x).
+    fn logistic<S: Style>(self) -> Self;
     /// x within ±limit; NaN passes through.
     fn clamped(self, limit: f64) -> Self;
 }
 
+/// Tail and centre alike by erf: the relative error grows where 1 + erf cancels.
+#[inline(always)]
+fn gelu_by_erf<S: Style, R: Wide>(x: R) -> R {
+    let x = if x < R::of(-40.0) { R::of(-40.0) } else { x };
+    x * (R::of(0.5) * (R::of(1.0) + (x * R::of(std::f64::consts::FRAC_1_SQRT_2)).erf::<S>()))
+}
+
+/// With e = e^-|v| it is q = e/(1 + e) or 1 - q. What roundings took from e and from the sum is put into q afterwards, where a
+/// rough factor is enough; in 1 - q it counts half.
+#[inline(always)]
+fn logistic<S: Style, R: Wide>(v: R) -> R {
+    let (zero, one) = (R::of(0.0), R::of(1.0));
+    let x = -v.abs();
+    if S::TEXTBOOK {
+        let e = x.exp::<S>();
+        return (if v < zero { e } else { one }) / (one + e);
+    }
+    let (q, scale) = x.exp_of_negative::<S>();
+    let high = one + q;
+    let (e, e_low) = (high * scale, (q - (high - one)) * scale);
+    let sum = one + e;
+    let sum_low = (e - (sum - one)) + e_low;
+    let y = e / sum;
+    let y = (-y).fma::<S>(sum_low, e_low).fma::<S>(one - y, y);
+    if v < zero { y } else { one - y }
+}
+
 macro_rules! wide {
-    ($t:ident, $end:literal, [$($near:expr),*], [$($far:expr),*]) => {
+    (@gelu f32, $x:ident, $S:ident) => {
+        if $S::TEXTBOOK { gelu_by_erf::<$S, f32>($x) } else { elementary::gelu::<$S>($x) }
+    };
+    (@gelu f64, $x:ident, $S:ident) => {
+        gelu_by_erf::<$S, f64>($x)
+    };
+    ($t:tt, $end:literal, [$($near:expr),*], [$($far:expr),*]) => {
         impl Wide for $t {
             #[inline(always)]
             fn erf<S: Style>(self) -> Self {
@@ -34,6 +73,14 @@ macro_rules! wide {
                 // Of an argument between -38 and 0.
                 let far = 1.0 - Real::exp_near::<S>(horner::<S, $t>(t, &[$($far),*]) * t);
                 (if t < 0.92 { near } else { far }).copysign(self)
+            }
+            #[inline(always)]
+            fn gelu<S: Style>(self) -> Self {
+                wide!(@gelu $t, self, S)
+            }
+            #[inline(always)]
+            fn logistic<S: Style>(self) -> Self {
+                logistic::<S, $t>(self)
             }
             #[inline(always)]
             fn clamped(self, limit: f64) -> Self {
@@ -116,6 +163,8 @@ wide!(
 pub trait Act: Copy + Send + Sync + 'static {
     /// True if there is an incoming gradient to read.
     const BACKWARD: bool;
+    /// What computing an element takes beyond reading and writing it: so many bytes could be moved meanwhile.
+    const WORK: usize = 0;
     /// The expression: the argument (or forward result), the incoming gradient (the argument again in forward forms), the
     /// attribute alpha.
     fn apply<S: Style, R: Wide>(x: R, g: R, alpha: R) -> R;
@@ -134,13 +183,18 @@ impl<A: Act, R: Wide> Job for Map<'_, A, R> {
     type Out = ();
     #[inline(always)]
     fn run<S: Style>(self) {
-        if A::BACKWARD {
-            for ((y, x), g) in self.y.iter_mut().zip(self.x).zip(self.g) {
-                *y = A::apply::<S, R>(*x, *g, self.alpha);
+        match (S::TEXTBOOK, A::BACKWARD) {
+            (false, true) => both!(self.x, self.g, self.y, |x, g| A::apply::<S, R>(x, g, self.alpha)),
+            (false, false) => each!(self.x, self.y, |x| A::apply::<S, R>(x, x, self.alpha)),
+            (true, true) => {
+                for ((y, x), g) in self.y.iter_mut().zip(self.x).zip(self.g) {
+                    *y = A::apply::<S, R>(*x, *g, self.alpha);
+                }
             }
-        } else {
-            for (y, x) in self.y.iter_mut().zip(self.x) {
-                *y = A::apply::<S, R>(*x, *x, self.alpha);
+            (true, false) => {
+                for (y, x) in self.y.iter_mut().zip(self.x) {
+                    *y = A::apply::<S, R>(*x, *x, self.alpha);
+                }
             }
         }
     }
@@ -160,25 +214,25 @@ fn textbook<A: Act, R: Wide>(_: &CpuCtx<'_>, x: &[R], g: &[R], y: &mut [R], alph
 /// y = f(x), or dx = f(g, x) with g as the first input. Params: n, alpha. Dtypes: the floats; f16 and bf16 are converted
 /// in blocks and computed in f32.
 pub fn activation<A: Act>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
-    drive(ctx, args, call, A::BACKWARD, fast::<A, f32>, fast::<A, f64>)
+    drive(ctx, args, call, (A::BACKWARD, A::WORK), fast::<A, f32>, fast::<A, f64>)
 }
 
 /// The same as a textbook would write it: one thread, scalar library functions.
 pub fn activation_naive<A: Act>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
     let one = ctx.alone();
-    drive(&one, args, call, A::BACKWARD, textbook::<A, f32>, textbook::<A, f64>)
+    drive(&one, args, call, (A::BACKWARD, A::WORK), textbook::<A, f32>, textbook::<A, f64>)
 }
 
 fn drive(
     ctx: &CpuCtx<'_>,
     args: &mut NativeArgs<'_>,
     call: &Call,
-    backward: bool,
+    (backward, work): (bool, usize),
     f32s: Loop<f32>,
     f64s: Loop<f64>,
 ) -> Result<()> {
     let (n, alpha) = (call.size(0), call.scalar(1));
-    let parts = ctx.parts_for_bytes((2 + usize::from(backward)) * n * call.dtype.size() as usize);
+    let parts = ctx.parts_for_bytes(n * ((2 + usize::from(backward)) * call.dtype.size() as usize + work));
     let chunk = CpuCtx::chunk(n, parts, 1024);
     match call.dtype {
         DType::F32 => whole(ctx, args, (n, chunk), backward, f32s, alpha as f32),

@@ -2,11 +2,12 @@
 
 use crate::base::Result;
 
+use super::lanes::summed;
 use super::number::{Element, Number, with_element};
 use super::{Call, CpuCtx, NativeArgs};
 
-/// Independent sums of one run: enough to hide the latency of additions.
-const LANES: usize = 16;
+/// Channels whose sums lie on the stack.
+const FEW: usize = 64;
 
 /// `y[o, c, i] = x[o, c, i] + b[c]`. Params: outer, c, inner. Dtypes: the floats.
 pub fn bias_add(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
@@ -81,7 +82,13 @@ fn sum_typed<T: Element>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Cal
     let parts = ctx.parts_for_bytes(size_of_val(g));
     // Each piece is a run of channels; rows of g are walked in order.
     ctx.split(db, CpuCtx::chunk(c, parts, 1), |first, db| {
-        let mut sums = vec![T::Acc::default(); db.len()];
+        let (mut few, mut many) = ([T::Acc::default(); FEW], Vec::new());
+        let sums = if db.len() <= FEW {
+            &mut few[..db.len()]
+        } else {
+            many.resize(db.len(), T::Acc::default());
+            &mut many
+        };
         for o in 0..outer {
             let row = &g[(o * c + first) * inner..(o * c + first + db.len()) * inner];
             if inner == 1 {
@@ -90,23 +97,13 @@ fn sum_typed<T: Element>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Cal
                 }
             } else if inner > 1 {
                 for (s, run) in sums.iter_mut().zip(row.chunks_exact(inner)) {
-                    *s = s.add(total(run));
+                    *s = s.add(summed(run, run, |s: T::Acc, g, _| s.add(g.load())));
                 }
             }
         }
         for (y, s) in db.iter_mut().zip(sums) {
-            *y = T::store(s);
+            *y = T::store(*s);
         }
     });
     Ok(())
-}
-
-fn total<T: Element>(run: &[T]) -> T::Acc {
-    let mut lanes = [T::Acc::default(); LANES];
-    for block in run.chunks(LANES) {
-        for (l, g) in lanes.iter_mut().zip(block) {
-            *l = l.add(g.load());
-        }
-    }
-    lanes.into_iter().fold(T::Acc::default(), Number::add)
 }

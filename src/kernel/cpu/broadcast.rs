@@ -8,6 +8,7 @@ use half::slice::HalfFloatSliceExt;
 use crate::base::{DType, Result};
 
 use super::elementwise::{LOOK, aligned};
+use super::lanes::both;
 use super::math::Real;
 use super::number::{Element, Number, with_element};
 use super::simd::{Isa, Job, Style, Textbook, dispatch};
@@ -31,11 +32,18 @@ pub trait Binary: Copy + Send + Sync + 'static {
     const INTEGERS: Integers;
     /// True if there are operands that [`Binary::real`] is not for.
     const LEAVES_OUT: bool = false;
+    /// What computing an element takes beyond reading and writing it: so many bytes could be moved meanwhile.
+    const WORK: usize = 0;
     /// On floats.
     fn real<S: Style, R: Real>(a: R, b: R) -> R;
     /// True for floats that [`Binary::real`] is not for, unless its style is [`Textbook`]'s, which then is used for them.
     #[inline(always)]
     fn leaves_out<R: Real>(_: R, _: R) -> bool {
+        false
+    }
+    /// True if no vectors can be made of [`Binary::real`].
+    #[inline(always)]
+    fn one_by_one<S: Style, R: Real>() -> bool {
         false
     }
     /// On integers, with wrapping arithmetic. Never called if there are none.
@@ -45,8 +53,11 @@ pub trait Binary: Copy + Send + Sync + 'static {
 /// y[i] = f(a[i], b[i]) for runs of one length in elements.
 type Inner = fn(Isa, &[u8], &[u8], &mut [u8]);
 
-/// Bytes of a block.
+/// Bytes of a block, and of one for short runs: a block is filled with zeros first.
 const BLOCK: usize = 8192;
+const SHORT_BLOCK: usize = 512;
+const WORDS: usize = BLOCK / 8;
+const SHORT_WORDS: usize = SHORT_BLOCK / 8;
 /// Rows shorter than this are gathered into blocks: a call for each would cost more than its elements.
 const SHORT: usize = 64;
 
@@ -62,17 +73,22 @@ impl<B: Binary, R: Real> Job for Zip<'_, B, R> {
     #[inline(always)]
     fn run<S: Style>(self) {
         if !B::LEAVES_OUT {
+            both!(self.a, self.b, self.y, |a, b| B::real::<S, R>(a, b));
+            return;
+        }
+        if B::one_by_one::<S, R>() {
             for ((y, a), b) in self.y.iter_mut().zip(self.a).zip(self.b) {
-                *y = B::real::<S, R>(*a, *b);
+                let leave = B::leaves_out(*a, *b);
+                *y = if leave { B::real::<Textbook, R>(*a, *b) } else { B::real::<S, R>(*a, *b) };
             }
             return;
         }
         for ((y, a), b) in self.y.chunks_mut(LOOK).zip(self.a.chunks(LOOK)).zip(self.b.chunks(LOOK)) {
             let mut out = 0u32;
-            for ((y, a), b) in y.iter_mut().zip(a).zip(b) {
-                *y = B::real::<S, R>(*a, *b);
-                out |= u32::from(B::leaves_out(*a, *b));
-            }
+            both!(a, b, &mut *y, |a, b| {
+                out |= u32::from(B::leaves_out(a, b));
+                B::real::<S, R>(a, b)
+            });
             if out != 0 {
                 for ((y, a), b) in y.iter_mut().zip(a).zip(b).filter(|((_, a), b)| B::leaves_out(**a, **b)) {
                     *y = B::real::<Textbook, R>(*a, *b);
@@ -148,15 +164,15 @@ const TEXTBOOK: CpuCtx<'static> = CpuCtx { threads: 1, team: None, isa: Isa::BAS
 /// y = f(a, b) over a four-dimensional index space with strides (0: broadcast).
 /// Params: n, d0..d3, a's strides 0..3, b's strides 0..3.
 pub fn binary<B: Binary>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
-    broadcast(ctx, args, call, inner::<B>(call)?)
+    broadcast(ctx, args, call, inner::<B>(call)?, B::WORK)
 }
 
 /// The textbook form: one thread.
 pub fn binary_naive<B: Binary>(_: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
-    broadcast(&TEXTBOOK, args, call, inner::<B>(call)?)
+    broadcast(&TEXTBOOK, args, call, inner::<B>(call)?, B::WORK)
 }
 
-fn broadcast(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call, f: Inner) -> Result<()> {
+fn broadcast(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call, f: Inner, work: usize) -> Result<()> {
     let (n, size) = (call.size(0), call.dtype.size() as usize);
     let four = |at: usize| [call.size(at), call.size(at + 1), call.size(at + 2), call.size(at + 3)];
     let (d, sa, sb) = (four(1), four(5), four(9));
@@ -166,30 +182,36 @@ fn broadcast(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call, f: Inner)
     };
     let (a, b) = (operand(0, sa)?, operand(1, sb)?);
     let y = args.output::<u8>(0, n * size)?;
-    Space { n, d, size, f }.run(ctx, a, b, y)
+    Space { n, d, size, work, f }.run(ctx, a, b, y)
 }
 
 /// y = f(x, s). Params: n, s.
 pub fn scalar<B: Binary>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
-    with_scalar(ctx, args, call, inner::<B>(call)?, false)
+    with_scalar(ctx, args, call, inner::<B>(call)?, (false, B::WORK))
 }
 
 /// y = f(x, s), the textbook form.
 pub fn scalar_naive<B: Binary>(_: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
-    with_scalar(&TEXTBOOK, args, call, inner::<B>(call)?, false)
+    with_scalar(&TEXTBOOK, args, call, inner::<B>(call)?, (false, B::WORK))
 }
 
 /// y = f(s, x). Params: n, s.
 pub fn scalar_first<B: Binary>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
-    with_scalar(ctx, args, call, inner::<B>(call)?, true)
+    with_scalar(ctx, args, call, inner::<B>(call)?, (true, B::WORK))
 }
 
 /// y = f(s, x), the textbook form.
 pub fn scalar_first_naive<B: Binary>(_: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
-    with_scalar(&TEXTBOOK, args, call, inner::<B>(call)?, true)
+    with_scalar(&TEXTBOOK, args, call, inner::<B>(call)?, (true, B::WORK))
 }
 
-fn with_scalar(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call, f: Inner, first: bool) -> Result<()> {
+fn with_scalar(
+    ctx: &CpuCtx<'_>,
+    args: &mut NativeArgs<'_>,
+    call: &Call,
+    f: Inner,
+    (first, work): (bool, usize),
+) -> Result<()> {
     let (n, size) = (call.size(0), call.dtype.size() as usize);
     let Some(s) = call.params.get(1) else { return Err(call.no_dtype()) };
     let mut element = [0u64];
@@ -202,7 +224,7 @@ fn with_scalar(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call, f: Inne
     let s = Operand { bytes: &*bytes, strides: [0; 4] };
     let y = args.output::<u8>(0, n * size)?;
     let (a, b) = if first { (s, x) } else { (x, s) };
-    Space { n, d: [1, 1, 1, n], size, f }.run(ctx, a, b, y)
+    Space { n, d: [1, 1, 1, n], size, work, f }.run(ctx, a, b, y)
 }
 
 /// a = f(a, b). Params: n.
@@ -224,23 +246,30 @@ fn in_place(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call, f: Inner) 
     let chunk = CpuCtx::chunk(n, ctx.parts_for_bytes(3 * n * size), 1024);
     let isa = ctx.isa;
     ctx.split(a, chunk * size, |first, a| {
-        let mut block = Block::new();
-        for (i, a) in a.chunks_mut(BLOCK).enumerate() {
-            let old = &mut block.bytes()[..a.len()];
-            old.copy_from_slice(a);
-            let at = first + i * BLOCK;
-            f(isa, old, &b[at..at + a.len()], a);
+        if a.len() <= SHORT_BLOCK {
+            through(isa, f, Block::<SHORT_WORDS>::new().bytes(), &b[first..first + a.len()], a);
+        } else {
+            through(isa, f, Block::<WORDS>::new().bytes(), &b[first..first + a.len()], a);
         }
     });
     Ok(())
 }
 
-/// Storage on the stack, aligned for every dtype.
-struct Block([u64; BLOCK / 8]);
+/// a = f(a, b) by way of a block.
+fn through(isa: Isa, f: Inner, block: &mut [u8], b: &[u8], a: &mut [u8]) {
+    for (a, b) in a.chunks_mut(block.len()).zip(b.chunks(block.len())) {
+        let old = &mut block[..a.len()];
+        old.copy_from_slice(a);
+        f(isa, old, b, a);
+    }
+}
 
-impl Block {
+/// Storage on the stack, aligned for every dtype.
+struct Block<const WORDS: usize>([u64; WORDS]);
+
+impl<const WORDS: usize> Block<WORDS> {
     fn new() -> Self {
-        Block([0; BLOCK / 8])
+        Block([0; WORDS])
     }
     fn bytes(&mut self) -> &mut [u8] {
         bytemuck::cast_slice_mut(&mut self.0)
@@ -259,6 +288,7 @@ struct Space {
     n: usize,
     d: [usize; 4],
     size: usize,
+    work: usize,
     f: Inner,
 }
 
@@ -271,10 +301,15 @@ impl Space {
             return Ok(());
         }
         let row = self.d[3];
-        let parts = ctx.parts_for_bytes(3 * self.n * self.size);
+        let parts = ctx.parts_for_bytes(self.n * (3 * self.size + self.work));
         // Pieces are whole rows, or parts of the only row.
         let chunk = CpuCtx::chunk(self.n, parts, if self.n == row { 1024 } else { row });
         let isa = ctx.isa;
+        if self.n == row && a.strides[3] == 1 && b.strides[3] == 1 {
+            let (f, a, b) = (self.f, a.bytes, b.bytes);
+            ctx.split(y, chunk * self.size, |at, y| f(isa, &a[at..at + y.len()], &b[at..at + y.len()], y));
+            return Ok(());
+        }
         ctx.split(y, chunk * self.size, |at, y| {
             if row < SHORT && self.n > row {
                 self.gathered(isa, at / self.size, a, b, y);
@@ -292,12 +327,32 @@ impl Space {
         [line / d[2] / d[1], line / d[2] % d[1], line % d[2], i3]
     }
 
-    /// Runs of the result that lie in one row.
+    /// Runs of the result that lie in one row. Repeated elements are written into a block no longer than what they are for.
     fn by_rows(&self, isa: Isa, first: usize, a: Operand<'_>, b: Operand<'_>, y: &mut [u8]) {
+        if a.strides[3] != 0 && b.strides[3] != 0 {
+            self.by_rows_with(isa, first, (a, b), y, &mut [], &mut []);
+        } else if y.len().min(self.d[3] * self.size) <= SHORT_BLOCK {
+            let (mut a_block, mut b_block) = (Block::<SHORT_WORDS>::new(), Block::<SHORT_WORDS>::new());
+            self.by_rows_with(isa, first, (a, b), y, a_block.bytes(), b_block.bytes());
+        } else {
+            let (mut a_block, mut b_block) = (Block::<WORDS>::new(), Block::<WORDS>::new());
+            self.by_rows_with(isa, first, (a, b), y, a_block.bytes(), b_block.bytes());
+        }
+    }
+
+    fn by_rows_with(
+        &self,
+        isa: Isa,
+        first: usize,
+        (a, b): (Operand<'_>, Operand<'_>),
+        y: &mut [u8],
+        block_a: &mut [u8],
+        block_b: &mut [u8],
+    ) {
         let size = self.size;
         let repeats = a.strides[3] == 0 || b.strides[3] == 0;
-        let most = if repeats { BLOCK / size } else { usize::MAX };
-        let (mut block_a, mut block_b) = ((Block::new(), None), (Block::new(), None));
+        let most = if repeats { block_a.len() / size } else { usize::MAX };
+        let (mut block_a, mut block_b) = ((block_a, None), (block_b, None));
         let (mut at, mut rest) = (first, y);
         while !rest.is_empty() {
             let place = self.place(at);
@@ -312,7 +367,7 @@ impl Space {
     /// Blocks of the result whose operands are collected one by one.
     fn gathered(&self, isa: Isa, first: usize, a: Operand<'_>, b: Operand<'_>, y: &mut [u8]) {
         let size = self.size;
-        let (mut block_a, mut block_b) = (Block::new(), Block::new());
+        let (mut block_a, mut block_b) = (Block::<WORDS>::new(), Block::<WORDS>::new());
         for (i, y) in y.chunks_mut(BLOCK / size * size).enumerate() {
             let at = first + i * (BLOCK / size);
             let collect = |o: Operand<'_>, to: &mut [u8]| match size {
@@ -364,14 +419,14 @@ fn run<'a>(
     place: [usize; 4],
     size: usize,
     (len, row): (usize, usize),
-    (block, holds): &'a mut (Block, Option<usize>),
+    (block, holds): &'a mut (&mut [u8], Option<usize>),
 ) -> &'a [u8] {
     let from = (0..4).map(|i| place[i] * o.strides[i]).sum::<usize>() * size;
     if o.strides[3] != 0 {
         return &o.bytes[from..from + len * size];
     }
-    let most = (row * size).min(BLOCK);
-    let bytes = &mut block.bytes()[..most];
+    let most = (row * size).min(block.len() / size * size);
+    let bytes = &mut block[..most];
     if *holds != Some(from) {
         *holds = Some(from);
         let element = &o.bytes[from..from + size];

@@ -1,4 +1,4 @@
-//! tanh, log, sin, cos and pow of f32 without branches, so that loops over them become vector code.
+//! tanh, gelu, log, sin, cos and pow of f32 without branches, so that loops over them become vector code.
 //!
 //! Arguments that would need a branch (see `wide_angle` and `odd_power`) are left to the standard library, one at a time, by
 //! whoever loops. Polynomials are minimax fits by Remez' exchange; their errors are given relative to the function. The limits
@@ -6,6 +6,10 @@
 //!
 //! tanh: x + x³·P(x²) below 0.55, where P's error is 1e-9; beyond, 1 - 2/(e^2x + 1), where the quotient is at most a half of the
 //! result and so are its errors. At most 2 ulp.
+//!
+//! gelu: max(x, 0) - t·Q(t) with t = |x| and the normal distribution's tail Q(t) = e^(-t²/2)·W(t)/(t + 4), where W is a polynomial
+//! in (t - 4)/(t + 4) with an error of 9e-9; so its relative error stays bounded where Q vanishes. At most 5 ulp (4.36 found, in
+//! every 16th argument).
 //!
 //! log: x = 2^e·(1 + f) with 1 + f in [√½, √2); log(1 + f) = f - f²/2 + f³·P(f), P's error 8e-10; e·ln 2 in two parts, the first
 //! of which is exact for all e. At most 1 ulp.
@@ -85,6 +89,41 @@ pub(super) fn tanh<S: Style>(x: f32) -> f32 {
     let near = fused::<S>(y * z, p, y);
     let far = 1.0 - 2.0 / (Real::exp_near::<S>(y + y) + 1.0);
     (if y < 0.55 { near } else { far }).copysign(x)
+}
+
+/// x·(1 + erf(x/√2))/2.
+#[inline(always)]
+pub(super) fn gelu<S: Style>(x: f32) -> f32 {
+    let t = x.abs();
+    // From here on the tail is zero; NaN passes through.
+    let t = if t > 15.0 { 15.0 } else { t };
+    let d = t / (t + 4.0);
+    let w = horner!(
+        S,
+        fused::<S>(2.0f32, d, -1.0),
+        -1.324_337_2e-4f32,
+        1.783_709_7e-4,
+        1.569_589_8e-3,
+        -3.512_077_7e-3,
+        -7.525_003_6e-3,
+        0.060_403_764,
+        -0.186_523_48,
+        0.387_136_9,
+        -0.607_896_57,
+        0.755_285_14
+    );
+    // t² in two parts, both exact: in the exponent the first one's rounding would be worth up to 60 ulp.
+    let square = t * t;
+    let (square, low) = if S::FMA {
+        (square, fused::<S>(t, t, -square))
+    } else {
+        let short = f32::from_bits(t.to_bits() & 0xffff_f000);
+        (short * short, (t - short) * (t + short))
+    };
+    let (q, a, b) = (-0.5 * square).exp_parts::<S>(-0.5 * low);
+    let g = d * w;
+    let tail = fused::<S>(g, q, g) * a * b;
+    ((if x > 0.0 { x } else { 0.0 }) - tail).copysign(x)
 }
 
 /// True for the arguments that [`sine`] is not for.

@@ -4,6 +4,7 @@ use half::slice::HalfFloatSliceExt;
 
 use crate::base::{Code, DType, Error, Result};
 
+use super::lanes::each;
 use super::math::Real;
 use super::simd::{Job, Style, Textbook, dispatch};
 use super::whole::Whole;
@@ -13,6 +14,8 @@ use super::{Call, CpuCtx, NativeArgs};
 pub trait Unary: Copy + Send + Sync + 'static {
     /// True if there are arguments that the expression is not for.
     const LEAVES_OUT: bool = false;
+    /// What computing an element takes beyond reading and writing it: so many bytes could be moved meanwhile.
+    const WORK: usize = 0;
     /// The expression.
     fn apply<S: Style, R: Real>(x: R) -> R;
     /// True for arguments that the expression is not for.
@@ -24,6 +27,11 @@ pub trait Unary: Copy + Send + Sync + 'static {
     #[inline(always)]
     fn instead<S: Style, R: Real>(x: R) -> R {
         Self::apply::<Textbook, R>(x)
+    }
+    /// True if no vectors can be made of the expression.
+    #[inline(always)]
+    fn one_by_one<S: Style, R: Real>() -> bool {
+        false
     }
     /// Whether [`Unary::instead`] is vector code for whole blocks.
     const WHOLE: bool = false;
@@ -50,19 +58,24 @@ impl<U: Unary, R: Real> Job for Map<'_, U, R> {
     type Out = ();
     #[inline(always)]
     fn run<S: Style>(self) {
-        if !U::LEAVES_OUT || S::TEXTBOOK {
+        if S::TEXTBOOK || U::one_by_one::<S, R>() {
             for (y, x) in self.y.iter_mut().zip(self.x) {
-                *y = U::apply::<S, R>(*x);
+                let leave = !S::TEXTBOOK && U::leaves_out(*x);
+                *y = if leave { U::instead::<S, R>(*x) } else { U::apply::<S, R>(*x) };
             }
+            return;
+        }
+        if !U::LEAVES_OUT {
+            each!(self.x, self.y, |x| U::apply::<S, R>(x));
             return;
         }
         // Blocks that are still in the first-level cache when it is known whether one of their arguments was left out.
         for (y, x) in self.y.chunks_mut(LOOK).zip(self.x.chunks(LOOK)) {
             let mut out = 0u32;
-            for (y, x) in y.iter_mut().zip(x) {
-                *y = U::apply::<S, R>(*x);
-                out |= u32::from(U::leaves_out(*x));
-            }
+            each!(x, &mut *y, |x| {
+                out |= u32::from(U::leaves_out(x));
+                U::apply::<S, R>(x)
+            });
             if out != 0 {
                 for (y, x) in y.iter_mut().zip(x) {
                     if U::WHOLE || U::leaves_out(*x) {
@@ -81,6 +94,7 @@ pub fn unary<U: Unary>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call)
         ctx,
         args,
         call,
+        U::WORK,
         move |x, y| dispatch(isa, Map { x, y, f: std::marker::PhantomData::<U> }),
         move |x, y| {
             dispatch(isa, Map { x, y, f: std::marker::PhantomData::<U> });
@@ -95,6 +109,7 @@ pub fn unary_naive<U: Unary>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: 
         &one,
         args,
         call,
+        U::WORK,
         |x, y| Map { x, y, f: std::marker::PhantomData::<U> }.run::<Textbook>(),
         |x, y| Map { x, y, f: std::marker::PhantomData::<U> }.run::<Textbook>(),
     )
@@ -104,11 +119,12 @@ fn unary_with(
     ctx: &CpuCtx<'_>,
     args: &mut NativeArgs<'_>,
     call: &Call,
+    work: usize,
     f32s: impl Fn(&[f32], &mut [f32]) + Sync,
     f64s: impl Fn(&[f64], &mut [f64]) + Sync,
 ) -> Result<()> {
     let n = call.size(0);
-    let parts = ctx.parts_for_bytes(2 * n * call.dtype.size() as usize);
+    let parts = ctx.parts_for_bytes(n * (2 * call.dtype.size() as usize + work));
     let chunk = CpuCtx::chunk(n, parts, 1024);
     match call.dtype {
         DType::F32 => {

@@ -4,8 +4,8 @@
 use crate::base::{DType, Result};
 use crate::kernel::plan_reduce::{Order, Pass, passes};
 
-use super::load::LANES;
-use super::reduce::{blocks, counts, walk};
+use super::lanes::{LANES, covered};
+use super::reduce::{blocks, counts, only_pass, walk};
 use super::simd::{Isa, Job, Style, dispatch};
 use super::{Call, CpuCtx, NativeArgs};
 
@@ -34,11 +34,11 @@ macro_rules! floats {
                 let turned = |v: $signed| v ^ (v >> ($w::BITS - 1) & $signed::MAX);
                 let mut best = turned(*self.0.first()? as $signed);
                 let mut magnitude = 0;
-                for v in self.0 {
-                    let v = *v as $signed;
+                covered(self.0, |v| {
+                    let v = v as $signed;
                     best = if MINIMUM { best.min(turned(v)) } else { best.max(turned(v)) };
                     magnitude = magnitude.max(v & $signed::MAX);
-                }
+                });
                 let best = turned(best);
                 (magnitude <= $infinity && best & $signed::MAX != 0).then_some(best as $w)
             }
@@ -186,6 +186,9 @@ impl<W: Word> Job for Columns<'_, W> {
     }
 }
 
+/// Rows shorter than this are looked at once.
+const SHORT: usize = 16;
+
 /// What is asked for.
 #[derive(Clone, Copy)]
 struct Ask {
@@ -231,11 +234,16 @@ fn by_width(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call, ask: Ask) 
 }
 
 fn run<W: Word>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call, ask: Ask) -> Result<()> {
+    let float = matches!(call.dtype, DType::F32 | DType::F64).then_some(ask.minimum);
+    let keys = Keys::<W>::of(Order::of(call.dtype, ask.minimum, ask.place), float);
+    if !ask.naive
+        && let Some(p) = only_pass(call)
+    {
+        return in_one(ctx, args, p, keys, ask);
+    }
     let blocks = blocks(call);
     let (count, results) = counts(&blocks);
     let x = args.input::<W>(0, count * results)?;
-    let float = matches!(call.dtype, DType::F32 | DType::F64).then_some(ask.minimum);
-    let keys = Keys::<W>::of(Order::of(call.dtype, ask.minimum, ask.place), float);
     let mut best = vec![W::default(); results];
     let mut place = vec![0u32; if ask.place { results } else { 0 }];
     if ask.naive {
@@ -277,11 +285,39 @@ fn run<W: Word>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call, ask: A
     Ok(())
 }
 
+/// A call of one pass writes its results where they belong.
+fn in_one<W: Word>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, p: Pass, keys: Keys<W>, ask: Ask) -> Result<()> {
+    let results = p.results() as usize;
+    let x = args.input::<W>(0, p.n as usize * results)?;
+    if !ask.place {
+        let y = args.output::<W>(0, results)?;
+        // Columns raise what is there.
+        y.fill(W::default());
+        pass(ctx, x, Some(keys), p, y);
+        for y in y {
+            *y = keys.bits(*y);
+        }
+        return Ok(());
+    }
+    let (mut one, mut many) = ([W::default()], Vec::new());
+    let best = match results {
+        1 => &mut one[..],
+        _ => {
+            many.resize(results, W::default());
+            &mut many
+        }
+    };
+    places(ctx, x, Some(keys), p, best, args.output::<u32>(0, results)?);
+    Ok(())
+}
+
 /// Largest keys of one pass.
 fn pass<W: Word>(ctx: &CpuCtx<'_>, x: &[W], keys: Option<Keys<W>>, p: Pass, y: &mut [W]) {
     let (outer, n, inner) = (p.outer as usize, p.n as usize, p.inner as usize);
     let parts = ctx.parts_for_bytes(size_of_val(x));
-    if inner == 1 && outer == 1 {
+    if inner == 1 && outer == 1 && parts == 1 {
+        y[0] = Keys::top(&keys, ctx.isa, &x[..n]);
+    } else if inner == 1 && outer == 1 {
         let piece = CpuCtx::chunk(n, parts, LANES).max(1);
         let mut partial = vec![W::default(); n.div_ceil(piece)];
         ctx.split(&mut partial, 1, |i, out| {
@@ -320,6 +356,17 @@ fn runs(first: usize, total: usize, inner: usize, mut f: impl FnMut(usize, usize
 fn places<W: Word>(ctx: &CpuCtx<'_>, x: &[W], keys: Option<Keys<W>>, p: Pass, y: &mut [W], found: &mut [u32]) {
     let (outer, n, inner) = (p.outer as usize, p.n as usize, p.inner as usize);
     if inner == 1 {
+        if (1..SHORT).contains(&n) && outer < SHORT {
+            // One comparison after the other is faster than two looks.
+            for ((row, y), found) in x.chunks_exact(n.max(1)).zip(y.iter_mut()).zip(found.iter_mut()) {
+                for (k, i) in row.iter().map(|b| keys.map_or(*b, |k| k.key(*b))).zip(0u32..) {
+                    if i == 0 || k > *y {
+                        (*y, *found) = (k, i);
+                    }
+                }
+            }
+            return;
+        }
         // The largest key by vector code, then the first element that has it.
         pass(ctx, x, keys, p, y);
         let parts = ctx.parts_for_bytes(size_of_val(x));

@@ -5,6 +5,7 @@ use half::slice::HalfFloatSliceExt;
 
 use crate::base::{DType, Result};
 
+use super::lanes::summed;
 use super::number::Number;
 use super::simd::{Job, Style};
 use super::{Call, NativeArgs};
@@ -18,6 +19,8 @@ pub trait Acc: Number {
     fn widen(dtype: DType) -> Option<fn(&[u8], &mut [Self])>;
     /// True if a dtype's bytes are this type's.
     fn same(dtype: DType) -> bool;
+    /// True if results of a call with this dtype are written in this type.
+    fn kept(dtype: DType) -> bool;
     /// Writes results in a float dtype.
     fn narrow(values: &[Self], args: &mut NativeArgs<'_>, output: usize, dtype: DType) -> Result<()>;
 }
@@ -67,6 +70,9 @@ impl Acc for f32 {
     fn same(dtype: DType) -> bool {
         dtype == DType::F32
     }
+    fn kept(dtype: DType) -> bool {
+        dtype == DType::F32
+    }
     fn narrow(values: &[f32], args: &mut NativeArgs<'_>, output: usize, dtype: DType) -> Result<()> {
         match dtype {
             DType::F16 => narrow_halves::<half::f16>(values, args, output),
@@ -99,6 +105,9 @@ impl Acc for f64 {
     fn same(dtype: DType) -> bool {
         dtype == DType::F64
     }
+    fn kept(_: DType) -> bool {
+        true
+    }
     fn narrow(values: &[f64], args: &mut NativeArgs<'_>, output: usize, _: DType) -> Result<()> {
         args.output::<f64>(output, values.len())?.copy_from_slice(values);
         Ok(())
@@ -120,6 +129,9 @@ impl Acc for i64 {
     }
     fn same(dtype: DType) -> bool {
         matches!(dtype, DType::I64 | DType::U64)
+    }
+    fn kept(_: DType) -> bool {
+        true
     }
     fn narrow(values: &[i64], args: &mut NativeArgs<'_>, output: usize, _: DType) -> Result<()> {
         args.output::<i64>(output, values.len())?.copy_from_slice(values);
@@ -216,22 +228,6 @@ impl<'a, A: Acc> View<'a, A> {
     }
 }
 
-/// Independent accumulators; enough to hide the latency of additions at any vector width.
-pub const LANES: usize = 64;
-
-/// Adds the upper half of the lanes to the lower until one is left.
-#[inline(always)]
-pub fn join<A: Number>(mut lanes: [A; LANES]) -> A {
-    let mut width = LANES;
-    while width > 1 {
-        width /= 2;
-        for i in 0..width {
-            lanes[i] = lanes[i].add(lanes[i + width]);
-        }
-    }
-    lanes[0]
-}
-
 /// Sum of a block.
 pub struct Total<'a, A>(pub &'a [A]);
 
@@ -239,17 +235,7 @@ impl<A: Acc> Job for Total<'_, A> {
     type Out = A;
     #[inline(always)]
     fn run<S: Style>(self) -> A {
-        let mut lanes = [A::default(); LANES];
-        let mut blocks = self.0.chunks_exact(LANES);
-        for block in &mut blocks {
-            for (a, x) in lanes.iter_mut().zip(block) {
-                *a = a.add(*x);
-            }
-        }
-        for (a, x) in lanes.iter_mut().zip(blocks.remainder()) {
-            *a = a.add(*x);
-        }
-        join(lanes)
+        summed(self.0, self.0, |s: A, x, _| s.add(x))
     }
 }
 
@@ -283,16 +269,17 @@ impl<A: Acc> Job for Products<'_, A> {
     type Out = A;
     #[inline(always)]
     fn run<S: Style>(self) -> A {
-        let mut lanes = [A::default(); LANES];
-        let ((a, a_rest), (b, b_rest)) = (self.0.as_chunks::<LANES>(), self.1.as_chunks::<LANES>());
-        for (a, b) in a.iter().zip(b) {
-            for i in 0..LANES {
-                lanes[i] = lanes[i].add(a[i].mul(b[i]));
-            }
-        }
-        for ((s, a), b) in lanes.iter_mut().zip(a_rest).zip(b_rest) {
-            *s = s.add(a.mul(*b));
-        }
-        join(lanes)
+        summed(self.0, self.1, |s: A, a, b| s.add(a.mul(b)))
+    }
+}
+
+/// Sum of squares in f64, where those of f32 neither overflow nor vanish.
+pub struct Squares<'a>(pub &'a [f32]);
+
+impl Job for Squares<'_> {
+    type Out = f64;
+    #[inline(always)]
+    fn run<S: Style>(self) -> f64 {
+        summed(self.0, self.0, |s: f64, x, _| s + f64::from(x) * f64::from(x))
     }
 }

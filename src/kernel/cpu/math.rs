@@ -20,12 +20,15 @@ pub trait Real:
     + Send
     + Sync
     + PartialOrd
+    + Default
     + Add<Output = Self>
     + Sub<Output = Self>
     + Mul<Output = Self>
     + Div<Output = Self>
     + Neg<Output = Self>
 {
+    /// True for f64.
+    const WIDE: bool = size_of::<Self>() == 8;
     /// From f64, rounded.
     fn of(x: f64) -> Self;
     /// To f64.
@@ -36,6 +39,11 @@ pub trait Real:
     fn exp<S: Style>(self) -> Self;
     /// e^x where [`Real::is_near`]: the same bits with half the work.
     fn exp_near<S: Style>(self) -> Self;
+    /// q, s and t such that e^(x + low) = (1 + q)·s·t for a tiny `low`, s and t being powers of two: one alone could leave the
+    /// range. 1 + q is not rounded yet.
+    fn exp_parts<S: Style>(self, low: Self) -> (Self, Self, Self);
+    /// q and s such that e^x = (1 + q)·s for x <= 0; s is a power of two, subnormal or zero if it must be. 1 + q is not rounded yet.
+    fn exp_of_negative<S: Style>(self) -> (Self, Self);
     /// True if e^x and e^-x are normal numbers.
     fn is_near(self) -> bool;
     /// Hyperbolic tangent.
@@ -201,6 +209,36 @@ macro_rules! real {
                 }
                 let (p, i) = reduced!(S, $t, $ibits, self, $ln2_hi, $ln2_lo, $magic, [$($c),*]);
                 p * $t::from_bits((i.wrapping_add($bias) << $mant) as $bits)
+            }
+            #[inline(always)]
+            fn exp_parts<S: Style>(self, low: Self) -> (Self, Self, Self) {
+                let x = if self < $low { $low } else { self };
+                let x = if x > $high { $high } else { x };
+                let t = x.fma::<S>(std::$t::consts::LOG2_E, $magic);
+                let n = t - $magic;
+                let r = n.fma::<S>(-$ln2_hi, x);
+                let r = n.fma::<S>(-$ln2_lo, r) + low;
+                let c = [$($c),*];
+                let q = (poly::<S, $t>(r, &c[..c.len() - 1]) * r).fma::<S>(r, r);
+                let i = (t.to_bits() as $ibits).wrapping_sub($magic.to_bits() as $ibits);
+                let half = i >> 1;
+                let pow2 = |e: $ibits| $t::from_bits(((e + $bias) << $mant) as $bits);
+                (q, pow2(half), pow2(i - half))
+            }
+            #[inline(always)]
+            fn exp_of_negative<S: Style>(self) -> (Self, Self) {
+                let x = if self < $low { $low } else { self };
+                let t = x.fma::<S>(std::$t::consts::LOG2_E, $magic);
+                let n = t - $magic;
+                let r = n.fma::<S>(-$ln2_hi, x);
+                let r = n.fma::<S>(-$ln2_lo, r);
+                let c = [$($c),*];
+                let q = (poly::<S, $t>(r, &c[..c.len() - 1]) * r).fma::<S>(r, r);
+                // Two factors: the exponent alone could be too small for the bits of one.
+                let i = (t.to_bits() as $ibits).wrapping_sub($magic.to_bits() as $ibits);
+                let lift: $ibits = 2 * $mant;
+                let down = $t::from_bits((($bias - lift) << $mant) as $bits);
+                (q, $t::from_bits(((i + $bias + lift) << $mant) as $bits) * down)
             }
             #[inline(always)]
             fn is_near(self) -> bool {

@@ -13,6 +13,7 @@ mod dots;
 mod elementary;
 pub mod elementwise;
 pub mod extreme;
+mod lanes;
 mod large;
 pub mod load;
 pub mod math;
@@ -31,8 +32,6 @@ pub mod simd;
 pub mod stream;
 pub mod vector;
 pub mod whole;
-
-use std::sync::{Mutex, PoisonError};
 
 use bytemuck::Pod;
 
@@ -127,12 +126,14 @@ fn cast(e: &bytemuck::PodCastError) -> Error {
 }
 
 /// What one thread reads and writes in a second where data lie in its caches: only used to guess how long work takes.
-const BYTES_PER_S: f64 = 40e9;
+const BYTES_PER_S: f64 = 100e9;
 /// Work that takes less than so many hand-overs stays with one thread.
 const WORTH: f64 = 3.0;
 /// A hand-over is believed to lie between these: a machine that was busy when it was measured is not busy for ever.
 const LEAST_HANDOVER_S: f64 = 0.3e-6;
 const MOST_HANDOVER_S: f64 = 10e-6;
+/// Less traffic than this stays with one thread, whatever a hand-over costs.
+const LEAST_BYTES: f64 = WORTH * LEAST_HANDOVER_S * BYTES_PER_S;
 /// A part that takes so long is worth being cut further, up to so many parts for each thread.
 const LONG_S: f64 = 25e-6;
 const SHARES: usize = 4;
@@ -145,6 +146,9 @@ impl<'a> CpuCtx<'a> {
 
     /// How many parts `bytes` of traffic deserve.
     pub fn parts_for_bytes(&self, bytes: usize) -> usize {
+        if (bytes as f64) < LEAST_BYTES {
+            return 1;
+        }
         self.parts_for_seconds(bytes as f64 / BYTES_PER_S)
     }
 
@@ -174,6 +178,9 @@ impl<'a> CpuCtx<'a> {
         f: impl Fn(usize, &mut [T], &mut [U]) + Sync,
     ) {
         let chunk = chunk.max(1);
+        if a.len() <= chunk && b.len() <= chunk {
+            return f(0, a, b);
+        }
         let mut pairs: Vec<_> = a.chunks_mut(chunk).zip(b.chunks_mut(chunk)).collect();
         self.split(&mut pairs, 1, |i, pair| {
             for (a, b) in pair {
@@ -187,13 +194,7 @@ impl<'a> CpuCtx<'a> {
         let chunk = chunk.max(1);
         match self.team {
             Some(team) if out.len() > chunk => {
-                let pieces: Vec<_> = out.chunks_mut(chunk).map(|piece| Mutex::new(Some(piece))).collect();
-                team.run(pieces.len(), &|i| {
-                    let piece = pieces[i].lock().unwrap_or_else(PoisonError::into_inner).take();
-                    if let Some(piece) = piece {
-                        f(i * chunk, piece);
-                    }
-                });
+                simd::share_out(team, out, chunk, f);
             }
             _ => {
                 for (i, piece) in out.chunks_mut(chunk).enumerate() {
@@ -203,8 +204,11 @@ impl<'a> CpuCtx<'a> {
         }
     }
 
-    /// Size of the pieces that cut `len` elements into `parts`, rounded up to a multiple of `unit`.
+    /// Size of the pieces that cut `len` elements into `parts`, rounded up to a multiple of `unit`; of one part, all.
     pub fn chunk(len: usize, parts: usize, unit: usize) -> usize {
+        if parts <= 1 {
+            return len.max(1);
+        }
         let unit = unit.max(1);
         len.div_ceil(parts.max(1)).div_ceil(unit) * unit
     }

@@ -5,7 +5,8 @@
 
 use crate::base::Result;
 
-use super::load::{Acc, BLOCK, LANES, Store, View, join};
+use super::lanes::{LANES, each, summed};
+use super::load::{Acc, BLOCK, Store, View};
 use super::math::Real;
 use super::number::{Number, with_element};
 use super::simd::{Job, Style, dispatch};
@@ -23,25 +24,15 @@ impl<A: Acc> Job for Deviations<'_, A> {
     type Out = A;
     #[inline(always)]
     fn run<S: Style>(self) -> A {
-        let mut lanes = [A::default(); LANES];
-        let mut take = |block: &[A]| {
-            if self.squares {
-                for (s, v) in lanes.iter_mut().zip(block) {
-                    let d = v.sub(self.shift).sub(self.mean);
-                    *s = s.add(d.mul(d));
-                }
-            } else {
-                for (s, v) in lanes.iter_mut().zip(block) {
-                    *s = s.add(v.sub(self.shift));
-                }
-            }
-        };
-        let mut blocks = self.x.chunks_exact(LANES);
-        for block in &mut blocks {
-            take(block);
+        let (shift, mean) = (self.shift, self.mean);
+        if self.squares {
+            summed(self.x, self.x, |s: A, v, _| {
+                let d = v.sub(shift).sub(mean);
+                s.add(d.mul(d))
+            })
+        } else {
+            summed(self.x, self.x, |s: A, v, _| s.add(v.sub(shift)))
         }
-        take(blocks.remainder());
-        join(lanes)
     }
 }
 
@@ -148,9 +139,8 @@ impl<A: Acc> Job for Apply<'_, A> {
         let one = |x: A, s: A, d: A, r: A, g: A, b: A| x.sub(s).sub(d).mul(r).mul(g).add(b);
         match (self.shift, self.distance, self.rstd, self.gamma, self.beta) {
             ([s], [d], [r], [g], [b]) => {
-                for (y, x) in self.y.iter_mut().zip(self.x) {
-                    *y = one(*x, *s, *d, *r, *g, *b);
-                }
+                let (s, d, r, g, b) = (*s, *d, *r, *g, *b);
+                each!(self.x, self.y, |x| one(x, s, d, r, g, b));
             }
             ([s], [d], [r], g, b) => {
                 for (((y, x), g), b) in self.y.iter_mut().zip(self.x).zip(&g[..n]).zip(&b[..n]) {

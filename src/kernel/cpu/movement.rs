@@ -6,6 +6,8 @@ use super::{Call, CpuCtx, NativeArgs};
 
 /// Edge of a block: 32 rows of 32 f64 fit the first-level cache twice.
 const BLOCK: usize = 32;
+/// Bytes up to which a matrix is its own block.
+const SMALL: usize = 48 << 10;
 
 /// y[n, m] = x[m, n] transposed. Params: m, n. Any dtype: only its size matters.
 pub fn transpose(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
@@ -50,7 +52,8 @@ fn swaps(args: &mut NativeArgs<'_>, call: &Call, block: usize) -> Result<()> {
 fn typed_swaps<T: bytemuck::Pod>(args: &mut NativeArgs<'_>, call: &Call, block: usize) -> Result<()> {
     let n = call.size(0);
     let x = args.output::<T>(0, n * n)?;
-    let block = block.min(n.max(1));
+    // Blocks are for what a first-level cache does not hold.
+    let block = if size_of_val(x) <= SMALL { n.max(1) } else { block.min(n.max(1)) };
     for ib in (0..n).step_by(block) {
         for jb in (ib..n).step_by(block) {
             for i in ib..(ib + block).min(n) {

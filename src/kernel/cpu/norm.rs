@@ -9,6 +9,7 @@ use super::simd::{Job, Style, Textbook, dispatch};
 use super::{Call, CpuCtx, NativeArgs};
 
 const LANES: usize = 32;
+const HALF: usize = LANES / 2;
 
 /// NaN is the only number that is not equal to itself.
 #[inline(always)]
@@ -70,9 +71,21 @@ impl<R: Real> Exps<R> for [R] {
                 sums[i] = sums[i] + y[i];
             }
         }
-        for ((x, y), s) in x_rest.iter().zip(y_rest).zip(&mut sums) {
+        let few = x_rest.len() >= HALF;
+        let ((half, x_rest), (to, y_rest)) = (x_rest.as_chunks::<HALF>(), y_rest.as_chunks_mut::<HALF>());
+        for (x, y) in half.iter().zip(to) {
+            for i in 0..HALF {
+                y[i] = f(x[i]);
+                sums[i] = sums[i] + y[i];
+            }
+        }
+        let mut rest = <R as Real>::of(0.0);
+        for (x, y) in x_rest.iter().zip(y_rest) {
             *y = f(*x);
-            *s = *s + *y;
+            rest = rest + *y;
+        }
+        if from.is_empty() && !few {
+            return rest;
         }
         let mut width = LANES;
         while width > 1 {
@@ -81,7 +94,7 @@ impl<R: Real> Exps<R> for [R] {
                 sums[i] = sums[i] + sums[i + width];
             }
         }
-        sums[0]
+        sums[0] + rest
     }
 }
 

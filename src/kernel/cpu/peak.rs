@@ -6,10 +6,10 @@ use super::math::Real;
 use super::simd::{Job, Style, Textbook, dispatch};
 use super::{Call, CpuCtx, NativeArgs};
 
-/// Bytes of a chain: the widest vector.
-const VECTOR: usize = 64;
-/// Chains that do not wait for each other: two units of four cycles take eight; two more hide what the loop costs.
-const CHAINS: usize = 10;
+/// Elements whose steps are taken in turns: they stay in the first-level cache.
+const BLOCK: usize = 640;
+/// Steps of one element before the next one's turn. Vectors of the elements after it do not wait for it.
+const TURN: usize = 16;
 
 /// y = x after the steps.
 struct Chains<'a, R> {
@@ -24,33 +24,22 @@ impl<R: Real> Job for Chains<'_, R> {
     type Out = ();
     #[inline(always)]
     fn run<S: Style>(self) {
-        // The number of lanes must be known where the loops are compiled.
-        if size_of::<R>() == 8 {
-            self.lanes::<S, { VECTOR / 8 }>();
-        } else {
-            self.lanes::<S, { VECTOR / 4 }>();
-        }
-    }
-}
-
-impl<R: Real> Chains<'_, R> {
-    #[inline(always)]
-    fn lanes<S: Style, const LANES: usize>(self) {
-        let (steps, factor, term) = (self.steps, self.factor, self.term);
-        for (y, x) in self.y.chunks_mut(CHAINS * LANES).zip(self.x.chunks(CHAINS * LANES)) {
-            let mut v = [[R::of(0.0); LANES]; CHAINS];
-            for (v, x) in v.as_flattened_mut().iter_mut().zip(x) {
-                *v = *x;
-            }
-            for _ in 0..steps {
-                for chain in &mut v {
-                    for lane in chain {
-                        *lane = lane.fma::<S>(factor, term);
+        let (factor, term) = (self.factor, self.term);
+        for (y, x) in self.y.chunks_mut(BLOCK).zip(self.x.chunks(BLOCK)) {
+            y.copy_from_slice(x);
+            for _ in 0..self.steps / TURN {
+                for y in y.iter_mut() {
+                    let mut v = *y;
+                    for _ in 0..TURN {
+                        v = v.fma::<S>(factor, term);
                     }
+                    *y = v;
                 }
             }
-            for (y, v) in y.iter_mut().zip(v.as_flattened()) {
-                *y = *v;
+            for _ in 0..self.steps % TURN {
+                for y in y.iter_mut() {
+                    *y = y.fma::<S>(factor, term);
+                }
             }
         }
     }
@@ -71,7 +60,7 @@ fn chains<R: Real>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> 
     let (x, y) = (args.input::<R>(0, n)?, args.output::<R>(0, n)?);
     // What a thread is worth is decided by the work, not by the bytes.
     let parts = ctx.parts_for_bytes(n.saturating_mul(steps));
-    ctx.split(y, CpuCtx::chunk(n, parts, CHAINS * VECTOR), |at, y| {
+    ctx.split(y, CpuCtx::chunk(n, parts, BLOCK), |at, y| {
         dispatch(ctx.isa, Chains { x: &x[at..at + y.len()], y, steps, factor, term });
     });
     Ok(())

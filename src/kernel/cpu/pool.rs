@@ -64,6 +64,34 @@ impl Sizes {
     }
 }
 
+/// Few results in lines shorter than this are made one after the other.
+const SHORT: usize = 8;
+const FEW: usize = 64;
+
+impl Sizes {
+    /// For results `first .. first + count` of y: calls `f(number, first element of the plane, step of pixels, (oy, ox))`.
+    #[inline(always)]
+    fn results(&self, first: usize, count: usize, mut f: impl FnMut(usize, usize, usize, (usize, usize))) {
+        let channels = if self.nhwc { self.c } else { 1 };
+        let (p, mut channel) = (first / channels, first % channels);
+        let (mut plane, p) = (p / self.pixels(), p % self.pixels());
+        let (mut oy, mut ox) = (p / self.wo, p % self.wo);
+        for k in 0..count {
+            f(k, plane * channels * self.h * self.w + channel, channels, (oy, ox));
+            channel += 1;
+            if channel == channels {
+                (channel, ox) = (0, ox + 1);
+                if ox == self.wo {
+                    (ox, oy) = (0, oy + 1);
+                    if oy == self.ho {
+                        (oy, plane) = (0, plane + 1);
+                    }
+                }
+            }
+        }
+    }
+}
+
 /// Positions whose windows have a certain column inside the image, and the image's column that the first of them meets.
 struct Span {
     low: usize,
@@ -166,6 +194,24 @@ impl<E: Element> Job for MaxLines<'_, E> {
     }
 }
 
+impl<E: Element> MaxLines<'_, E> {
+    fn one_by_one(self) {
+        let s = self.s;
+        s.results(self.first, self.y.len(), |k, from, step, (oy, ox)| {
+            let (mut top, mut best) = (E::Acc::default(), -1);
+            for row in s.rows(oy) {
+                for place in s.columns(ox).map(|column| row * s.w + column) {
+                    let v = self.x[from + place * step].load();
+                    if best < 0 || v > top || v.is_nan() && !top.is_nan() {
+                        (top, best) = (v, place as i32);
+                    }
+                }
+            }
+            (self.y[k], self.places[k]) = (E::store(top), best);
+        });
+    }
+}
+
 fn max<E: Element>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
     let s = Sizes::of(call);
     let x = args.input::<E>(0, s.n * s.x_image())?;
@@ -177,7 +223,8 @@ fn max<E: Element>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> 
     let (line, lines) = s.lines();
     let chunk = CpuCtx::chunk(lines, ctx.parts_for_bytes(size_of_val(x)), 1) * line;
     ctx.split_two((y, places), chunk, |first, y, places| {
-        dispatch(ctx.isa, MaxLines { s: &s, x, first, y, places });
+        let job = MaxLines { s: &s, x, first, y, places };
+        if line < SHORT && lines * line < FEW { job.one_by_one() } else { dispatch(ctx.isa, job) }
     });
     Ok(())
 }
@@ -236,6 +283,24 @@ impl<E: Element> Job for MeanLines<'_, E> {
     }
 }
 
+impl<E: Element> MeanLines<'_, E> {
+    fn one_by_one(self) {
+        let s = self.s;
+        let padding_counts = self.call.size(17) == 1;
+        s.results(self.first, self.y.len(), |k, from, step, (oy, ox)| {
+            let (rows, columns) = (s.rows(oy), s.columns(ox));
+            let count = if padding_counts { s.kh * s.kw } else { rows.len() * columns.len() };
+            let mut sum = E::Acc::default();
+            for row in rows {
+                for column in columns.clone() {
+                    sum = sum.add(self.x[from + (row * s.w + column) * step].load());
+                }
+            }
+            self.y[k] = E::store(sum.div(E::Acc::of_usize(count)));
+        });
+    }
+}
+
 fn mean<E: Element>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
     let s = Sizes::of(call);
     let x = args.input::<E>(0, s.n * s.x_image())?;
@@ -245,7 +310,8 @@ fn mean<E: Element>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) ->
     }
     let (line, lines) = s.lines();
     ctx.split(y, CpuCtx::chunk(lines, ctx.parts_for_bytes(size_of_val(x)), 1) * line, |first, y| {
-        dispatch(ctx.isa, MeanLines { s: &s, call, x, first, y });
+        let job = MeanLines { s: &s, call, x, first, y };
+        if line < SHORT && lines * line < FEW { job.one_by_one() } else { dispatch(ctx.isa, job) }
     });
     Ok(())
 }
@@ -259,7 +325,9 @@ pub fn maxpool2d_bwd(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -
         scatter::<T>(ctx, args, call, |(oy, ox), channel, g, at, sums| {
             // A place outside of its window is nobody's.
             let place = usize::try_from(places[at]).unwrap_or(usize::MAX);
-            if s.rows(oy).contains(&(place / s.w)) && s.columns(ox).contains(&(place % s.w)) {
+            let columns = s.columns(ox);
+            // Without a division: by the few rows of the window.
+            if s.rows(oy).any(|row| columns.contains(&place.wrapping_sub(row * s.w))) {
                 let to = &mut sums[place * channels + channel];
                 *to = to.add(g);
             }
@@ -304,9 +372,14 @@ fn scatter<E: Element>(
         for (i, out) in piece.chunks_exact_mut(from).enumerate() {
             let start = (first / from + i) * to;
             sums.fill(E::Acc::default());
-            for (k, g) in g[start..start + to].iter().enumerate() {
-                let p = k / channels;
-                add((p / s.wo, p % s.wo), k % channels, g.load(), start + k, &mut sums);
+            let mut at = start;
+            for oy in 0..s.ho {
+                for ox in 0..s.wo {
+                    for channel in 0..channels {
+                        add((oy, ox), channel, g[at].load(), at, &mut sums);
+                        at += 1;
+                    }
+                }
             }
             for (out, sum) in out.iter_mut().zip(&sums) {
                 *out = E::store(*sum);

@@ -3,7 +3,8 @@
 use crate::base::{DType, Result};
 use crate::kernel::plan_reduce::{Block, Pass, passes};
 
-use super::load::{Acc, AddRows, BLOCK, LANES, Products, Total, View};
+use super::lanes::LANES;
+use super::load::{Acc, AddRows, BLOCK, Products, Squares, Total, View};
 use super::simd::dispatch;
 use super::{Call, CpuCtx, NativeArgs};
 
@@ -13,6 +14,21 @@ const PIECE: usize = 1 << 14;
 /// The index space in a call's params: extent and mark of each block.
 pub(super) fn blocks(call: &Call) -> Vec<Block> {
     call.params.chunks_exact(2).map(|p| (p[0].u64(), p[1].u64() != 0)).collect()
+}
+
+/// The only pass of a call with one reduced block at most, without the lists of the general case.
+pub(super) fn only_pass(call: &Call) -> Option<Pass> {
+    let (mut p, mut seen) = (Pass { outer: 1, n: 1, inner: 1, behind: 1 }, false);
+    for pair in call.params.chunks_exact(2) {
+        let (extent, reduced) = (pair[0].u64(), pair[1].u64() != 0);
+        match (reduced, seen) {
+            (true, true) => return None,
+            (true, false) => (p.n, seen) = (extent, true),
+            (false, false) => p.outer = p.outer.saturating_mul(extent),
+            (false, true) => p.inner = p.inner.saturating_mul(extent),
+        }
+    }
+    Some(p)
 }
 
 /// Products of the extents of the reduced and of the kept blocks.
@@ -73,6 +89,19 @@ pub fn mean_naive(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> R
 }
 
 fn run<A: Acc>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call, mean: bool, naive: bool) -> Result<()> {
+    if !naive
+        && A::kept(call.dtype)
+        && let Some(p) = only_pass(call)
+    {
+        let results = p.results() as usize;
+        let x = View::<A>::of(args, call, 0, p.n as usize * results)?;
+        let y = args.output::<A>(0, results)?;
+        pass(ctx, &x, p, y);
+        if mean {
+            divide(y, p.n as usize);
+        }
+        return Ok(());
+    }
     let blocks = blocks(call);
     let (count, results) = counts(&blocks);
     let x = View::<A>::of(args, call, 0, count * results)?;
@@ -91,12 +120,32 @@ fn run<A: Acc>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call, mean: b
         }
     }
     if mean {
-        let count = A::of_usize(count);
-        for v in &mut y {
-            *v = v.div(count);
-        }
+        divide(&mut y, count);
     }
     A::narrow(&y, args, 0, call.dtype)
+}
+
+fn divide<A: Acc>(y: &mut [A], count: usize) {
+    let count = A::of_usize(count);
+    for v in y {
+        *v = v.div(count);
+    }
+}
+
+/// Sum of what `part(from, to)` says of the pieces of `n` elements with `bytes` of traffic: merged in order, so the bits are the
+/// same for any number of threads.
+fn by_pieces<A: Acc>(ctx: &CpuCtx<'_>, n: usize, bytes: usize, part: impl Fn(usize, usize) -> A + Sync) -> A {
+    if n <= PIECE {
+        return part(0, n);
+    }
+    let mut partial = vec![A::default(); n.div_ceil(PIECE)];
+    let chunk = CpuCtx::chunk(partial.len(), ctx.parts_for_bytes(bytes), 1);
+    ctx.split(&mut partial, chunk, |first, out| {
+        for (i, out) in (first..).zip(out) {
+            *out = part(i * PIECE, n.min((i + 1) * PIECE));
+        }
+    });
+    partial.into_iter().fold(A::default(), A::add)
 }
 
 /// Sum of the elements `from .. to`.
@@ -115,18 +164,13 @@ fn total<A: Acc>(ctx: &CpuCtx<'_>, x: &View<'_, A>, from: usize, to: usize) -> A
 /// Sums over the middle axis of one pass.
 fn pass<A: Acc>(ctx: &CpuCtx<'_>, x: &View<'_, A>, p: Pass, y: &mut [A]) {
     let (outer, n, inner) = (p.outer as usize, p.n as usize, p.inner as usize);
-    let parts = ctx.parts_for_bytes(outer * n * inner * size_of::<A>());
+    let bytes = outer * n * inner * size_of::<A>();
     if inner == 1 && outer == 1 {
-        // One long row in pieces, whose sums are merged in order: the same bits for any number of threads.
-        let mut partial = vec![A::default(); n.div_ceil(PIECE)];
-        let chunk = CpuCtx::chunk(partial.len(), parts, 1);
-        ctx.split(&mut partial, chunk, |first, out| {
-            for (i, out) in (first..).zip(out) {
-                *out = total(ctx, x, i * PIECE, n.min((i + 1) * PIECE));
-            }
-        });
-        y[0] = partial.into_iter().fold(A::default(), A::add);
-    } else if inner == 1 {
+        y[0] = by_pieces(ctx, n, bytes, |from, to| total(ctx, x, from, to));
+        return;
+    }
+    let parts = ctx.parts_for_bytes(bytes);
+    if inner == 1 {
         ctx.split(y, CpuCtx::chunk(outer, parts, 1), |first, y| {
             for (i, y) in y.iter_mut().enumerate() {
                 *y = total(ctx, x, (first + i) * n, (first + i + 1) * n);
@@ -189,32 +233,28 @@ fn dot_typed<A: Acc>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call, n
 }
 
 fn products<A: Acc>(ctx: &CpuCtx<'_>, a: &View<'_, A>, b: &View<'_, A>, n: usize) -> A {
-    let parts = ctx.parts_for_bytes(2 * n * size_of::<A>());
-    let mut partial = vec![A::default(); n.div_ceil(PIECE)];
-    let chunk = CpuCtx::chunk(partial.len(), parts, 1);
-    ctx.split(&mut partial, chunk, |first, out| {
-        let (mut left, mut right) = (Vec::new(), Vec::new());
-        for (i, out) in (first..).zip(out) {
-            let (from, to) = (i * PIECE, n.min((i + 1) * PIECE));
-            if let (Some(a), Some(b)) = (a.direct(), b.direct()) {
-                *out = dispatch(ctx.isa, Products(&a[from..to], &b[from..to]));
-                continue;
-            }
-            left.resize(BLOCK, A::default());
-            right.resize(BLOCK, A::default());
-            for at in (from..to).step_by(BLOCK) {
-                let len = BLOCK.min(to - at);
-                let job = Products(a.block(at, len, &mut left), b.block(at, len, &mut right));
-                *out = out.add(dispatch(ctx.isa, job));
-            }
+    by_pieces(ctx, n, 2 * n * size_of::<A>(), |from, to| {
+        if let (Some(a), Some(b)) = (a.direct(), b.direct()) {
+            return dispatch(ctx.isa, Products(&a[from..to], &b[from..to]));
         }
-    });
-    partial.into_iter().fold(A::default(), A::add)
+        let (mut left, mut right) = ([A::default(); BLOCK], [A::default(); BLOCK]);
+        (from..to).step_by(BLOCK).fold(A::default(), |s, at| {
+            let len = BLOCK.min(to - at);
+            let job = Products(a.block(at, len, &mut left), b.block(at, len, &mut right));
+            s.add(dispatch(ctx.isa, job))
+        })
+    })
 }
 
 /// y = √Σx². Params: n. The floats. All are squared in f64, where squares of the shorter ones neither overflow nor vanish.
 pub fn nrm2(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
     let n = call.size(0);
+    if call.dtype == DType::F32 {
+        let (x, y) = (args.input::<f32>(0, n)?, args.output::<f32>(0, 1)?);
+        let squares = by_pieces(ctx, n, size_of_val(x), |from, to| dispatch(ctx.isa, Squares(&x[from..to])));
+        y[0] = squares.sqrt() as f32;
+        return Ok(());
+    }
     let x = View::<f64>::of(args, call, 0, n)?;
     let mut s = products(ctx, &x, &x, n).sqrt();
     // Beyond these the squares of f64 may have overflowed or lost bits: again with numbers scaled by a power of two.

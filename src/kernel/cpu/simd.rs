@@ -8,7 +8,11 @@
 pub mod routine;
 pub mod tile;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use crate::base::{Code, Error, Result};
+
+use super::Team;
 
 /// An instruction set that this processor has. Values exist only for what was detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -134,6 +138,43 @@ pub fn dispatch<J: Job>(isa: Isa, job: J) -> J::Out {
     job.run::<Plain>()
 }
 
+/// The beginning of what threads share, each of them elements of its own.
+struct Shared<T>(*mut T);
+// SAFETY: whoever uses the pointer in several threads keeps their elements apart.
+unsafe impl<T: Send> Sync for Shared<T> {}
+impl<T> Shared<T> {
+    fn start(&self) -> *mut T {
+        self.0
+    }
+}
+
+/// Marks of a job with no more pieces lie on the stack.
+const MARKS: usize = 64;
+
+/// Calls `f(first, piece)` once for each piece of `chunk` elements of `out`, shared out among a team; `first` is the index of
+/// the piece's first element.
+pub(super) fn share_out<T: Send>(team: &dyn Team, out: &mut [T], chunk: usize, f: &(dyn Fn(usize, &mut [T]) + Sync)) {
+    let chunk = chunk.max(1);
+    let (len, pieces) = (out.len(), out.len().div_ceil(chunk));
+    let (few, mut many) = ([const { AtomicBool::new(false) }; MARKS], Vec::new());
+    let taken = if pieces <= MARKS {
+        &few[..pieces]
+    } else {
+        many.resize_with(pieces, AtomicBool::default);
+        &many[..]
+    };
+    let start = Shared(out.as_mut_ptr());
+    team.run(pieces, &|i| {
+        // Whatever a team does: no piece is begun twice, and none that is not there.
+        if taken.get(i).is_some_and(|t| !t.swap(true, Ordering::Relaxed)) {
+            let (from, to) = (i * chunk, len.min((i + 1) * chunk));
+            // SAFETY: `from..to` lies within `out`, which is borrowed mutably here; pieces do not overlap, and this one has
+            // just been taken, so no other reference to its elements exists.
+            f(from, unsafe { std::slice::from_raw_parts_mut(start.start().add(from), to - from) });
+        }
+    });
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -143,5 +184,28 @@ mod tests {
         assert!(Isa::capped("avx512").unwrap() <= Isa::detect());
         assert_eq!(Isa::capped("baseline").unwrap(), Isa::BASELINE);
         assert!(Isa::capped("neon9").is_err());
+    }
+
+    #[test]
+    fn a_piece_is_done_once_whatever_the_team_does() {
+        /// Calls for pieces twice, and for one that is not there.
+        struct Careless;
+        impl Team for Careless {
+            fn run(&self, pieces: usize, job: &(dyn Fn(usize) + Sync)) {
+                (0..=pieces).chain(0..pieces).for_each(job);
+            }
+            fn handover_s(&self) -> f64 {
+                1e-6
+            }
+        }
+        for (len, chunk) in [(0, 1), (1, 1), (10, 3), (63, 1), (64, 1), (65, 1), (1000, 7)] {
+            let mut out = vec![0usize; len];
+            share_out(&Careless, &mut out, chunk, &|first, piece| {
+                for (i, v) in (first..).zip(piece) {
+                    *v += i + 1;
+                }
+            });
+            assert!(out.iter().zip(1..).all(|(v, i)| *v == i), "{len} {chunk}: {out:?}");
+        }
     }
 }

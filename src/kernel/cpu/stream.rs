@@ -4,6 +4,7 @@ use half::slice::HalfFloatSliceExt;
 
 use crate::base::{DType, Result};
 
+use super::lanes::{both, onto};
 use super::math::Real;
 use super::simd::{Job, Style, Textbook, dispatch};
 use super::{Call, CpuCtx, NativeArgs};
@@ -19,8 +20,12 @@ impl<R: Real> Job for Axpy<'_, R> {
     type Out = ();
     #[inline(always)]
     fn run<S: Style>(self) {
-        for (y, x) in self.y.iter_mut().zip(self.x) {
-            *y = x.fma::<S>(self.alpha, *y);
+        if S::TEXTBOOK {
+            for (y, x) in self.y.iter_mut().zip(self.x) {
+                *y = x.fma::<S>(self.alpha, *y);
+            }
+        } else {
+            onto(self.x, self.y, |y, x| x.fma::<S>(self.alpha, y));
         }
     }
 }
@@ -53,8 +58,12 @@ impl<R: Real> Job for Triad<'_, R> {
     type Out = ();
     #[inline(always)]
     fn run<S: Style>(self) {
-        for ((y, a), b) in self.y.iter_mut().zip(self.a).zip(self.b) {
-            *y = b.fma::<S>(self.alpha, *a);
+        if S::TEXTBOOK {
+            for ((y, a), b) in self.y.iter_mut().zip(self.a).zip(self.b) {
+                *y = b.fma::<S>(self.alpha, *a);
+            }
+        } else {
+            both!(self.a, self.b, self.y, |a, b| b.fma::<S>(self.alpha, a));
         }
     }
 }

@@ -4,13 +4,11 @@ use half::slice::HalfFloatSliceExt;
 
 use crate::base::Result;
 
+use super::lanes::{onto, summed};
 use super::math::Real;
 use super::number::{Element, Number, with_element};
 use super::simd::{Job, Style, dispatch};
 use super::{Call, CpuCtx, NativeArgs};
-
-/// Partial sums of one row: four vectors of the widest registers for f32.
-const LANES: usize = 64;
 
 /// Storage of which whole rows are turned into numbers.
 pub(super) trait Wide: Element {
@@ -39,28 +37,25 @@ macro_rules! wide {
 wide!(as they are: f32 f64);
 wide!(converted: half::f16 half::bf16);
 
-/// Σ a·b in many lanes.
-struct Dot<'a, R>(&'a [R], &'a [R]);
-
-impl<R: Real + Number> Job for Dot<'_, R> {
-    type Out = R;
-    #[inline(always)]
-    fn run<S: Style>(self) -> R {
-        let mut lanes = [R::default(); LANES];
-        let (a, b) = (self.0.chunks_exact(LANES), self.1.chunks_exact(LANES));
-        let rest: R = sum(a.remainder().iter().zip(b.remainder()).map(|(a, b)| *a * *b));
-        for (a, b) in a.zip(b) {
-            for (lane, (a, b)) in lanes.iter_mut().zip(a.iter().zip(b)) {
-                *lane = a.fma::<S>(*b, *lane);
-            }
-        }
-        sum(lanes.into_iter()) + rest
-    }
+/// Results of rows of A: y = alpha·Σ a·x + beta·y.
+struct Rows<'a, E, R> {
+    a: &'a [E],
+    x: &'a [R],
+    y: &'a mut [E],
+    p: &'a Problem<R>,
 }
 
-#[inline(always)]
-fn sum<R: Real>(values: impl Iterator<Item = R>) -> R {
-    values.fold(R::of(0.0), |s, v| s + v)
+impl<R: Real + Number, E: Wide<Acc = R>> Job for Rows<'_, E, R> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Style>(self) {
+        let n = self.x.len();
+        let mut buffer = Vec::new();
+        for (i, y) in self.y.iter_mut().enumerate() {
+            let row = E::wide(&self.a[i * n..][..n], &mut buffer);
+            self.p.end(summed(row, self.x, |s: R, a, b| a.fma::<S>(b, s)), y);
+        }
+    }
 }
 
 /// y += a·x for a number x.
@@ -70,9 +65,7 @@ impl<R: Real> Job for Axpy<'_, R> {
     type Out = ();
     #[inline(always)]
     fn run<S: Style>(self) {
-        for (y, a) in self.2.iter_mut().zip(self.0) {
-            *y = a.fma::<S>(self.1, *y);
-        }
+        onto(self.0, self.2, |y, a| a.fma::<S>(self.1, y));
     }
 }
 
@@ -98,6 +91,7 @@ impl<A: Number> Problem<A> {
         }
     }
     /// alpha·s + beta·y.
+    #[inline(always)]
     fn end<E: Element<Acc = A>>(&self, s: A, y: &mut E) {
         let old = if self.reads_y { self.beta.mul(y.load()) } else { A::default() };
         *y = E::store(self.alpha.mul(s).add(old));
@@ -118,14 +112,10 @@ fn typed<E: Wide<Acc = A>, A: Real + Number>(ctx: &CpuCtx<'_>, args: &mut Native
     let parts = ctx.parts_for_bytes(size_of_val(a));
     // Results in whole lines of memory.
     ctx.split(y, CpuCtx::chunk(m, parts, 32), |first, y| {
-        let mut buffer = Vec::new();
         if !p.trans {
-            for (i, y) in y.iter_mut().enumerate() {
-                let row = E::wide(&a[(first + i) * n..][..n], &mut buffer);
-                p.end(dispatch(ctx.isa, Dot(row, x)), y);
-            }
-            return;
+            return dispatch(ctx.isa, Rows { a: &a[first * n..], x, y, p: &p });
         }
+        let mut buffer = Vec::new();
         let mut sums = vec![A::default(); y.len()];
         for (j, x) in x.iter().enumerate() {
             let row = E::wide(&a[j * m + first..][..sums.len()], &mut buffer);

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::base::{Code, Error, Result};
 
+use super::Shared;
 use crate::kernel::cpu::Team;
 
 /// The routine of the `gemm` crates: m, n, k; dst, its column and row stride, whether it is read; lhs and rhs with their
@@ -156,15 +157,6 @@ pub fn gemm_part<T: GemmElement>(p: Product<'_, T>) -> Result<()> {
 ///
 /// Fails if a view does not cover its matrix.
 pub fn gemm_by_columns<T: GemmElement>(team: &dyn Team, width: usize, p: Product<'_, T>) -> Result<()> {
-    /// C, whose columns the threads share.
-    struct Shared<T>(*mut T);
-    // SAFETY: each thread uses columns of its own, see below.
-    unsafe impl<T: Send> Sync for Shared<T> {}
-    impl<T> Shared<T> {
-        fn start(&self) -> *mut T {
-            self.0
-        }
-    }
     p.check()?;
     if p.m == 0 || p.n == 0 {
         return Ok(());
