@@ -98,6 +98,8 @@ pub enum Feature {
 pub enum Library {
     /// cuBLAS.
     Cublas,
+    /// The BLAS of the processor ([`super::blas`]).
+    Blas,
 }
 
 /// The most that a device's published figures allow.
@@ -217,7 +219,8 @@ impl DeviceInfo {
     }
     /// What a profile compares: changes when results or speed may have changed.
     pub fn fingerprint(&self) -> String {
-        format!("{} | {} | {} | {}", self.backend, self.name, self.driver, self.api)
+        let blas = self.facts.blas.as_ref().map_or_else(String::new, |b| format!(" | {}", b.text()));
+        format!("{} | {} | {} | {}{blas}", self.backend, self.name, self.driver, self.api)
     }
 }
 

@@ -19,6 +19,7 @@ use crate::op::{self, OpDesc};
 use crate::report;
 
 use super::args::{self, Cli, Command, Common};
+use super::cpu_blas;
 use super::output::{self, CliSink};
 use super::trace::Tracing;
 
@@ -26,6 +27,7 @@ use super::trace::Tracing;
 pub(super) fn run(cli: &Cli, command: &[String], env: &Env) -> Result<u8> {
     let tracing = Tracing::of(&cli.command)?;
     let trace = tracing.as_ref();
+    let env = &Env { cpu_blas: cpu_blas::asked(&cli.command)?, ..env.clone() };
     let done = dispatch(cli, Ctx { command, env, trace });
     match (done, trace.map_or(Ok(()), Tracing::finish)) {
         (Ok(_), Err(e)) => Err(e),

@@ -23,6 +23,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::base::blas::BlasInfo;
 use crate::base::record::{CalibratePoint, CalibrateRecord};
 use crate::base::text::printable;
 use crate::base::{Backend, DType, DeviceInfo};
@@ -131,12 +132,34 @@ pub struct Host {
     pub cpu: String,
     /// Instruction set that the CPU kernels used: `baseline`, `avx2`, `avx512`.
     pub isa: String,
+    /// The BLAS of the CPU's products, by name, version and core type; empty for our own kernels.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub blas: String,
     /// CPUs that the process could use.
     pub cpus: u32,
     /// Memory in bytes.
     pub memory_bytes: u64,
     /// Operating system and kernel.
     pub os: String,
+}
+
+impl Host {
+    /// What a CPU device tells of it.
+    pub fn of(cpu: &DeviceInfo) -> Self {
+        Host {
+            cpu: cpu.name.clone(),
+            // The CPU's api text reads `THREADS threads, ISA`.
+            isa: cpu.api.rsplit(", ").next().unwrap_or_default().to_string(),
+            blas: cpu.facts.blas.as_ref().map(BlasInfo::identity).unwrap_or_default(),
+            ..Host::default()
+        }
+    }
+
+    /// The CPU's side of a threshold, in words; where it differs, thresholds do.
+    pub fn side(&self) -> String {
+        let blas = if self.blas.is_empty() { String::new() } else { format!(" with {}", self.blas) };
+        format!("{}, {}{blas}", self.cpu, self.isa)
+    }
 }
 
 /// A device that took part.
@@ -553,10 +576,8 @@ impl Profile {
     }
 
     /// Why the profile's CPU is not this one; `None` if it is, or if the profile names no host.
-    pub fn other_host(&self, cpu: &str, isa: &str) -> Option<String> {
-        let host = self.host.as_ref()?;
-        let then = format!("{}, {}", host.cpu, host.isa);
-        let now = format!("{cpu}, {isa}");
+    pub fn other_host(&self, now: &Host) -> Option<String> {
+        let (then, now) = (self.host.as_ref()?.side(), now.side());
         (then != now).then(|| {
             format!("profile-stale: measured against '{}', this CPU is '{}'", printable(&then), printable(&now))
         })
