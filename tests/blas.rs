@@ -265,9 +265,10 @@ fn what_cannot_be_used_is_refused_in_one_line() {
     assert_eq!(simulated.status.code(), Some(2), "{}", text(&simulated.stderr));
     let soak = gpuctl(dir.path(), &["stress", "--seconds", "1", "--cpu-blas", "auto"]);
     assert_eq!(soak.status.code(), Some(2), "{}", text(&soak.stderr));
-    // What uses no CPU opens nothing, not even a wrong library.
+    // What uses no CPU takes no library.
     let health = gpuctl(dir.path(), &["devices", "--health", "--cpu-blas", wrong.to_str().unwrap()]);
-    assert!(!text(&health.stderr).contains("result-wrong"), "{}", text(&health.stderr));
+    assert_eq!(health.status.code(), Some(2));
+    assert!(text(&health.stderr).contains("cannot be used with"), "{}", text(&health.stderr));
 }
 
 /// `auto` either finds an installed library and names it, or says where it looked.

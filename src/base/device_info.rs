@@ -220,7 +220,11 @@ impl DeviceInfo {
     /// What a profile compares: changes when results or speed may have changed.
     pub fn fingerprint(&self) -> String {
         let blas = self.facts.blas.as_ref().map_or_else(String::new, |b| format!(" | {}", b.text()));
-        format!("{} | {} | {} | {}{blas}", self.backend, self.name, self.driver, self.api)
+        self.chip() + &blas
+    }
+    /// The same without the library that products run on: what the device itself can reach does not depend on it.
+    pub fn chip(&self) -> String {
+        format!("{} | {} | {} | {}", self.backend, self.name, self.driver, self.api)
     }
 }
 

@@ -135,7 +135,9 @@ pub(super) struct Devices {
     #[arg(long, value_name = "N", requires = "measure")]
     pub(super) threads: Option<usize>,
     /// Whose matrix and vector products the CPU runs: own, auto, or a library's file
-    #[arg(long, value_name = "own|auto|PATH", default_value = "own")]
+    #[arg(long, value_name = "own|auto|PATH", default_value = "own", conflicts_with_all = [
+        "health", "topology", "watch", "line", "measure",
+    ])]
     pub(super) cpu_blas: String,
     /// With --measure: time per probe and device
     #[arg(long, value_name = "1s", default_value = "1s")]

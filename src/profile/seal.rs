@@ -163,6 +163,15 @@ mod tests {
         Ground::of(&table).seal(&entry)
     }
 
+    /// A seal from before there were libraries still holds, and taking a library's name away, or another one, breaks one.
+    #[test]
+    fn a_library_is_part_of_the_ground_where_there_is_one() {
+        let with = |name: &str| seal(&TEXT.replacen("\"avx2\"\n", &format!("\"avx2\"\nblas = \"{name}\"\n"), 1));
+        assert_eq!(seal(TEXT), "13c4638fed99afd3");
+        assert_ne!(with("MKL 2026.0, AVX-512"), with("OpenBLAS 0.3.21, Prescott"));
+        assert_ne!(with(""), seal(TEXT));
+    }
+
     #[test]
     fn every_value_counts_and_no_spelling() {
         let own = seal(TEXT);
@@ -176,6 +185,7 @@ mod tests {
             ("a = 1.5", "b = 1.5"),
             ("\"C\"", "\"D\""),
             ("avx2", "avx512"),
+            ("\"avx2\"\n", "\"avx2\"\nblas = \"MKL 2026.0, AVX-512\"\n"),
             ("\"F\"", "\"G\""),
             ("points", "unknown"),
         ] {
