@@ -182,8 +182,10 @@ impl Ctx<'_> {
     pub(super) fn rig_of(&self, select: &Select, threads: Option<usize>, pin: Pin) -> Result<Rig> {
         let mut rig = open(select, self.env, CpuConfig { threads: threads_of(threads)?, pin })?;
         // The driver thread on the first allowed CPU, the CPU device's workers on the others: they never share a core.
-        // Only now: a pinned thread would pass its one CPU on to the workers and be counted as the whole machine.
+        // Only now: a pinned thread would pass its one CPU on to the workers and be counted as the whole machine. And not where a
+        // library may start threads of its own with each call, as BLIS does: all of them would share that CPU.
         if pin == Pin::Workers
+            && rig.cpu.info().facts.blas.is_none()
             && let Some(first) = os::allowed_cpus().first()
         {
             os::pin_current_thread(*first);
