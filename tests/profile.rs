@@ -140,7 +140,14 @@ fn calibrated() -> Profile {
     let mut p = Profile::new(Kind::Calibrated, "test");
     p.created = "2026-01-31T12:00:00Z".into();
     p.notes = vec!["a note with \"quotes\" and\na second line".into()];
-    p.host = Some(Host { cpu: "CPU".into(), isa: "avx2".into(), cpus: 2, memory_bytes: 1 << 34, os: "Linux".into() });
+    p.host = Some(Host {
+        cpu: "CPU".into(),
+        isa: "avx2".into(),
+        blas: String::new(),
+        cpus: 2,
+        memory_bytes: 1 << 34,
+        os: "Linux".into(),
+    });
     for n in 1..=2 {
         p.devices.push(ProfileDevice {
             id: format!("opencl:{n}"),
