@@ -65,12 +65,10 @@ pub(crate) fn device() -> DeviceInfo {
             }],
             blas: Some(BlasInfo {
                 name: "OpenBLAS".into(),
-                version: "0.3.21".into(),
                 core: "Prescott".into(),
-                threads: Some(2),
                 int_bits: 32,
                 path: "libopenblas.so.0".into(),
-                weak: "synthetic".into(),
+                ..BlasInfo::default()
             }),
         },
         notes: vec!["a note".into()],
