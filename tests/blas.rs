@@ -126,7 +126,7 @@ fn verified(folder: &Path, path: &str) -> usize {
     let out = gpuctl(folder, &["verify", "--device", "cpu", "--cpu-blas", path, "--op", OPS, "--json", "-"]);
     let doc = document(&out);
     let rows = records(&doc, "verify");
-    let bad: Vec<String> = rows.iter().filter(|r| r["status"] == "failed").map(|r| r.to_string()).collect();
+    let bad: Vec<String> = rows.iter().filter(|r| r["status"] == "failed").map(ToString::to_string).collect();
     assert_eq!(out.status.code(), Some(0), "{}\n{}", text(&out.stderr), bad.join("\n"));
     let ran: Vec<&&Value> = rows.iter().filter(|r| r["variant"] == "blas").collect();
     for row in &ran {
@@ -140,7 +140,7 @@ fn verified(folder: &Path, path: &str) -> usize {
     }
     // What a library is not asked runs on our kernels, and the row says why.
     let own = rows.iter().find(|r| r["op"] == "gemm" && r["shape_text"] == "m3,n4,k0" && r["dtype"] == "f32").unwrap();
-    assert!(own["variant"] == "blocked" && own["flags"].to_string() == "[]", "{own}");
+    assert!(own["variant"] == "blocked" && own["flags"] == serde_json::json!([]), "{own}");
     ran.len()
 }
 
