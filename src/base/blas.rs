@@ -74,6 +74,11 @@ impl BlasInfo {
         format!("{}{version}, {core}", self.name)
     }
 
+    /// True for libraries that start their threads once, and so have them before the thread that calls is pinned.
+    pub fn keeps_threads(&self) -> bool {
+        matches!(self.name.as_str(), "OpenBLAS" | "MKL")
+    }
+
     /// What is said where it is weak.
     pub fn weakness(&self) -> String {
         format!("weak BLAS: {}: {}", self.identity(), self.weak)

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 
+use crate::base::blas::BlasInfo;
 use crate::base::record::{Host, SCHEMA};
 use crate::base::sink::Cancel;
 use crate::base::{Backend, Code, DType, DeviceInfo, Document, Env, Error, Record, Result, os};
@@ -183,9 +184,9 @@ impl Ctx<'_> {
         let mut rig = open(select, self.env, CpuConfig { threads: threads_of(threads)?, pin })?;
         // The driver thread on the first allowed CPU, the CPU device's workers on the others: they never share a core.
         // Only now: a pinned thread would pass its one CPU on to the workers and be counted as the whole machine. And not where a
-        // library may start threads of its own with each call, as BLIS does: all of them would share that CPU.
+        // library may start its threads with each call, as BLIS does: all of them would share that CPU.
         if pin == Pin::Workers
-            && rig.cpu.info().facts.blas.is_none()
+            && rig.cpu.info().facts.blas.as_ref().is_none_or(BlasInfo::keeps_threads)
             && let Some(first) = os::allowed_cpus().first()
         {
             os::pin_current_thread(*first);
