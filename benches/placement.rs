@@ -137,7 +137,7 @@ fn overhead() -> Result<()> {
             let x = HostTensor::from_slice(&vec![0.5f32; n as usize], &[n])?;
             let attrs = Attrs::new();
             let (run, call) = kernel(op, n, &engine)?;
-            let ctx = CpuCtx { threads: 1, isa: Isa::detect(), team: None };
+            let ctx = CpuCtx { threads: 1, isa: Isa::detect(), team: None, blas: None };
             let route: Route<'_> = engine.route(op, &[&x], &attrs)?;
             // Both write to the same memory: otherwise caches make a difference that is not the route's.
             let results = RefCell::new(route.outputs()?);

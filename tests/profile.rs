@@ -140,7 +140,14 @@ fn calibrated() -> Profile {
     let mut p = Profile::new(Kind::Calibrated, "test");
     p.created = "2026-01-31T12:00:00Z".into();
     p.notes = vec!["a note with \"quotes\" and\na second line".into()];
-    p.host = Some(Host { cpu: "CPU".into(), isa: "avx2".into(), cpus: 2, memory_bytes: 1 << 34, os: "Linux".into() });
+    p.host = Some(Host {
+        cpu: "CPU".into(),
+        isa: "avx2".into(),
+        blas: String::new(),
+        cpus: 2,
+        memory_bytes: 1 << 34,
+        os: "Linux".into(),
+    });
     for n in 1..=2 {
         p.devices.push(ProfileDevice {
             id: format!("opencl:{n}"),
@@ -442,8 +449,23 @@ fn devices_are_compared_by_uid_and_fingerprint() {
     let other = fit(&DeviceInfo { name: "another chip".into(), ..here.clone() });
     assert!(matches!(other, Fit::Other { .. }) && !other.usable() && other.text().contains("profile-stale"));
     assert_eq!(fit(&DeviceInfo { uid: "pci:5".into(), ..here }), Fit::Absent);
-    assert_eq!(p.other_host("CPU", "avx2"), None);
-    assert!(p.other_host("CPU", "avx512").unwrap().contains("avx2"));
+    let now = |isa: &str, blas: &str| gpuctl::profile::Host {
+        cpu: "CPU".into(),
+        isa: isa.into(),
+        blas: blas.into(),
+        ..Default::default()
+    };
+    assert_eq!(p.other_host(&now("avx2", "")), None);
+    assert!(p.other_host(&now("avx512", "")).unwrap().contains("avx2"));
+    let with = p.other_host(&now("avx2", "MKL 2026.0, AVX-512")).unwrap();
+    assert!(with.contains("this CPU is 'CPU, avx2 with MKL 2026.0, AVX-512'"), "{with}");
+    let mut made_with = p.clone();
+    made_with.host.as_mut().unwrap().blas = "MKL 2026.0, AVX-512".into();
+    assert!(
+        made_with.other_host(&now("avx2", "")).is_some(),
+        "a profile against a library is none against our kernels"
+    );
+    assert_eq!(made_with.other_host(&now("avx2", "MKL 2026.0, AVX-512")), None);
 }
 
 #[test]

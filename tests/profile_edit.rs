@@ -395,8 +395,9 @@ fn merging_joins_devices_and_lets_the_newer_win() {
 #[test]
 fn merging_refuses_what_means_nothing_together() {
     let a = laptop();
-    let cases: [(fn(&mut Profile), &str); 6] = [
+    let cases: [(fn(&mut Profile), &str); 7] = [
         (|p| p.host.as_mut().unwrap().isa = "avx2".into(), "another CPU"),
+        (|p| p.host.as_mut().unwrap().blas = "MKL 2026.0, AVX-512".into(), "with MKL 2026.0, AVX-512"),
         (|p| p.host.as_mut().unwrap().cpu = "\u{1b}[2J".into(), "\\u{1b}[2J"),
         (|p| p.host = None, "does not name its host"),
         (|p| p.created = String::new(), "when it was created"),

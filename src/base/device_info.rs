@@ -98,6 +98,8 @@ pub enum Feature {
 pub enum Library {
     /// cuBLAS.
     Cublas,
+    /// The BLAS of the processor ([`super::blas`]).
+    Blas,
 }
 
 /// The most that a device's published figures allow.
@@ -217,6 +219,11 @@ impl DeviceInfo {
     }
     /// What a profile compares: changes when results or speed may have changed.
     pub fn fingerprint(&self) -> String {
+        let blas = self.facts.blas.as_ref().map_or_else(String::new, |b| format!(" | {}", b.text()));
+        self.chip() + &blas
+    }
+    /// The same without the library that products run on: what the device itself can reach does not depend on it.
+    pub fn chip(&self) -> String {
         format!("{} | {} | {} | {}", self.backend, self.name, self.driver, self.api)
     }
 }

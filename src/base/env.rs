@@ -1,5 +1,6 @@
 //! The environment variables gpuctl reads: this list and no other. Read once, passed on as a value.
 
+use super::blas::CpuBlas;
 use super::error::{Code, Error};
 
 /// Values of the `GPUCTL_*` variables; unset and empty are the same.
@@ -15,6 +16,8 @@ pub struct Env {
     pub debug_kernels: bool,
     /// `GPUCTL_RECORD`: file that engines record their calls in, for `calibrate --workload`; `%p` is the process's number.
     pub record: Option<std::path::PathBuf>,
+    /// No variable: `--cpu-blas`, whose routines the CPU's products are.
+    pub cpu_blas: CpuBlas,
     /// No variable: number of this process among those that measure the same; simulated machines differ by it.
     pub process: u64,
     /// `GPUCTL_REQUIRE`: backends that must be there, comma separated; a missing one is an error.
@@ -50,6 +53,7 @@ impl Env {
             base.map(|b| b.join("gpuctl"))
         };
         Ok(Env {
+            cpu_blas: CpuBlas::Own,
             process: 0,
             profile: var("GPUCTL_PROFILE"),
             disable_gpu: flag("GPUCTL_DISABLE_GPU")?,

@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::blas::BlasInfo;
 use super::device_info::{DeviceClass, DeviceInfo};
 use super::dtype::DType;
 use super::telemetry::{Link, NotTold};
@@ -42,6 +43,8 @@ pub struct Facts {
     pub peers: Vec<String>,
     /// Known peculiarities of its driver; `docs/quirks.md` lists all.
     pub quirks: Vec<Quirk>,
+    /// The BLAS that the processor's products run on, if one was opened.
+    pub blas: Option<BlasInfo>,
 }
 
 /// A known peculiarity of a driver.

@@ -4,6 +4,7 @@ mod ablate;
 mod analysis;
 pub mod api;
 pub mod attr;
+pub mod blas;
 mod call;
 pub mod case;
 pub mod chrome;

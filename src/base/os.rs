@@ -280,6 +280,19 @@ pub fn expendable() {
     }
 }
 
+/// Sets a variable of this process's environment, for libraries that it opens later, unless it is set already. Only to be called
+/// while there is one thread. Nothing happens where the system cannot do that.
+pub fn default_variable(name: &str, value: &str) {
+    #[cfg(unix)]
+    if let (Ok(name), Ok(value)) = (std::ffi::CString::new(name), std::ffi::CString::new(value)) {
+        // SAFETY: both are strings that end with a zero byte and live through the call, which copies them; there is no other
+        // thread that might read the environment meanwhile, says the caller.
+        unsafe { libc::setenv(name.as_ptr(), value.as_ptr(), 0) };
+    }
+    #[cfg(not(unix))]
+    let _ = (name, value);
+}
+
 /// The user whose rights this process has; `None` where files have no owner.
 pub fn user_id() -> Option<u32> {
     #[cfg(unix)]

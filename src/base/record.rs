@@ -90,6 +90,14 @@ pub struct Subject {
 }
 
 impl Subject {
+    /// The kernel variant, and with `blas` which library that is.
+    pub fn ran_variant(&mut self, variant: &str, device: &DeviceInfo) {
+        self.variant = variant.to_string();
+        if let (true, Some(blas)) = (variant == super::blas::VARIANT, &device.facts.blas) {
+            self.flags.push(format!("blas: {}", blas.text()));
+        }
+    }
+
     /// The parts of a record that the case tells.
     pub fn of(case: &Case, work: u64, work_unit: &str, device: &DeviceInfo) -> Self {
         let mut flags = Vec::new();
@@ -382,6 +390,9 @@ pub struct CalibrateRecord {
     pub threads: u32,
     /// CPU variant.
     pub cpu_variant: String,
+    /// The BLAS that the CPU's products ran on, with its version, core type and threads; empty if on our own kernels.
+    #[serde(default)]
+    pub cpu_blas: String,
     /// GPU kernel variant.
     pub kernel: String,
     /// `always | never | crossing | non-monotone | inconclusive | unmeasured | unsafe`.

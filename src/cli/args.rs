@@ -68,6 +68,9 @@ pub(super) struct Common {
     /// CPU threads; `calibrate` takes several counts, each a key of its own [default: all that are allowed]
     #[arg(long, value_name = "N", value_delimiter = ',')]
     pub(super) threads: Vec<usize>,
+    /// Whose matrix and vector products the CPU runs: own, auto (the first of OpenBLAS, MKL and BLIS that is installed), or a library's file
+    #[arg(long, value_name = "own|auto|PATH", default_value = "own")]
+    pub(super) cpu_blas: String,
     /// Write the JSON document to a file, or to stdout with `-` (instead of the table)
     #[arg(long, value_name = "PATH|-")]
     pub(super) json: Option<String>,
@@ -131,6 +134,11 @@ pub(super) struct Devices {
     /// With --measure: CPU threads [default: all that are allowed]
     #[arg(long, value_name = "N", requires = "measure")]
     pub(super) threads: Option<usize>,
+    /// Whose matrix and vector products the CPU runs: own, auto, or a library's file
+    #[arg(long, value_name = "own|auto|PATH", default_value = "own", conflicts_with_all = [
+        "health", "topology", "watch", "line", "measure",
+    ])]
+    pub(super) cpu_blas: String,
     /// With --measure: time per probe and device
     #[arg(long, value_name = "1s", default_value = "1s")]
     pub(super) budget: String,
@@ -189,6 +197,9 @@ pub(super) struct TrialWorker {
     /// Dtypes
     #[arg(long)]
     pub(super) dtype: Option<String>,
+    /// As of `devices`
+    #[arg(long, default_value = "own")]
+    pub(super) cpu_blas: String,
     /// Folder for its part of a trace
     #[arg(long)]
     pub(super) trace_parts: Option<String>,
@@ -412,6 +423,9 @@ pub(super) struct Run {
     /// CPU threads [default: all that are allowed]
     #[arg(long, value_name = "N")]
     pub(super) threads: Option<usize>,
+    /// Whose matrix and vector products the CPU runs: own, auto, or a library's file
+    #[arg(long, value_name = "own|auto|PATH", default_value = "own")]
+    pub(super) cpu_blas: String,
     /// Write the JSON document to a file, or to stdout with `-` (instead of the text)
     #[arg(long, value_name = "PATH|-")]
     pub(super) json: Option<String>,
@@ -538,6 +552,9 @@ pub(super) struct Why {
     /// CPU threads [default: all that are allowed]
     #[arg(long, value_name = "N")]
     pub(super) threads: Option<usize>,
+    /// Whose matrix and vector products the CPU runs: own, auto, or a library's file
+    #[arg(long, value_name = "own|auto|PATH", default_value = "own")]
+    pub(super) cpu_blas: String,
     /// Kernel variant on the CPU, e.g. naive
     #[arg(long, value_name = "V")]
     pub(super) cpu_variant: Option<String>,

@@ -109,7 +109,7 @@ impl Ctx<'_> {
 
     /// One file for each device, driver and number of threads.
     fn ceilings_path(&self, info: &DeviceInfo) -> Option<PathBuf> {
-        let key = rng::fnv1a64(format!("{} | {}", info.uid, info.fingerprint()).as_bytes());
+        let key = rng::fnv1a64(format!("{} | {}", info.uid, info.chip()).as_bytes());
         Some(self.env.cache_dir.as_ref()?.join("ceilings").join(format!("{key:016x}.json")))
     }
 
@@ -157,7 +157,7 @@ fn read(path: &std::path::Path, info: &DeviceInfo) -> Result<Ceilings> {
         return Err(bad(format!("layout {}, this gpuctl reads {SCHEMA}", doc.schema)));
     }
     match doc.devices.as_slice() {
-        [d] if d.uid == info.uid && d.fingerprint() == info.fingerprint() => {}
+        [d] if d.uid == info.uid && d.chip() == info.chip() => {}
         _ => return Err(bad("of another device or driver".into())),
     }
     if doc.records.iter().any(|r| matches!(r, Record::Ceiling(c) if c.uid != info.uid)) {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::base::record::ThresholdRecord;
 use crate::base::{Code, DeviceInfo, Error, Result};
 use crate::device::probe::Rig;
-use crate::profile::{self, CPU_AUTO, Fit, Kind, Profile, Verdict, diff};
+use crate::profile::{self, CPU_AUTO, Fit, Host, Kind, Profile, Verdict, diff};
 
 use super::args;
 use super::output;
@@ -58,7 +58,7 @@ pub(super) fn as_made(a: &args::Calibrate, made: &Profile) -> Result<args::Calib
 pub(super) fn same_machine(made: &Profile, rig: &Rig) -> Result<()> {
     let bad = |why: String| Err(Error::new(Code::BadArgument, format!("--check: {why}")));
     let cpu = rig.cpu.info();
-    if let Some(why) = made.other_host(&cpu.name, cpu.api.rsplit(", ").next().unwrap_or_default()) {
+    if let Some(why) = made.other_host(&Host::of(cpu)) {
         return bad(why);
     }
     let here: Vec<DeviceInfo> = rig.devices.iter().map(|d| d.info().clone()).collect();

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 
+use crate::base::blas::BlasInfo;
 use crate::base::record::{Host, SCHEMA};
 use crate::base::sink::Cancel;
 use crate::base::{Backend, Code, DType, DeviceInfo, Document, Env, Error, Record, Result, os};
@@ -19,6 +20,7 @@ use crate::op::{self, OpDesc};
 use crate::report;
 
 use super::args::{self, Cli, Command, Common};
+use super::cpu_blas;
 use super::output::{self, CliSink};
 use super::trace::Tracing;
 
@@ -26,6 +28,7 @@ use super::trace::Tracing;
 pub(super) fn run(cli: &Cli, command: &[String], env: &Env) -> Result<u8> {
     let tracing = Tracing::of(&cli.command)?;
     let trace = tracing.as_ref();
+    let env = &Env { cpu_blas: cpu_blas::asked(&cli.command)?, ..env.clone() };
     let done = dispatch(cli, Ctx { command, env, trace });
     match (done, trace.map_or(Ok(()), Tracing::finish)) {
         (Ok(_), Err(e)) => Err(e),
@@ -180,8 +183,10 @@ impl Ctx<'_> {
     pub(super) fn rig_of(&self, select: &Select, threads: Option<usize>, pin: Pin) -> Result<Rig> {
         let mut rig = open(select, self.env, CpuConfig { threads: threads_of(threads)?, pin })?;
         // The driver thread on the first allowed CPU, the CPU device's workers on the others: they never share a core.
-        // Only now: a pinned thread would pass its one CPU on to the workers and be counted as the whole machine.
+        // Only now: a pinned thread would pass its one CPU on to the workers and be counted as the whole machine. And not where a
+        // library may start its threads with each call, as BLIS does: all of them would share that CPU.
         if pin == Pin::Workers
+            && rig.cpu.info().facts.blas.as_ref().is_none_or(BlasInfo::keeps_threads)
             && let Some(first) = os::allowed_cpus().first()
         {
             os::pin_current_thread(*first);

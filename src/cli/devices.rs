@@ -71,6 +71,7 @@ impl Ctx<'_> {
             if !text.ends_with('\n') && !text.is_empty() {
                 text.push('\n');
             }
+            text.push_str(&report::devices::blas(found));
             text.extend(known.iter().filter_map(report::trial::unfit).map(|line| line + "\n"));
             if a.why {
                 text.push_str(&report::devices::host(&host));

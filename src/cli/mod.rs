@@ -10,6 +10,7 @@ mod calibrate;
 mod ceilings;
 mod check;
 mod commands;
+mod cpu_blas;
 mod devices;
 mod dump;
 mod explain;
@@ -46,6 +47,7 @@ pub fn main(argv: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     let command: Vec<String> = argv.iter().map(|a| a.to_string_lossy().into_owned()).collect();
+    cpu_blas::settle(&parsed.command);
     // Jobs run on a thread of their own, which the timing ones pin (commands::rig_of).
     let worker = std::thread::Builder::new()
         .name("gpuctl-driver".into())

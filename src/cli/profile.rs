@@ -90,9 +90,9 @@ impl Ctx<'_> {
             loaded.warnings.iter().for_each(|w| output::talk(&format!("{}: {w}", loaded.source)));
         }
         if let (Some(x), Some(y)) = (&old.profile.host, &new.profile.host)
-            && (&x.cpu, &x.isa) != (&y.cpu, &y.isa)
+            && x.side() != y.side()
         {
-            let (x, y) = (format!("{}, {}", x.cpu, x.isa), format!("{}, {}", y.cpu, y.isa));
+            let (x, y) = (x.side(), y.side());
             output::talk(&format!("measured against different CPUs: '{x}' and '{y}'"));
         }
         let records = diff::diff(&old.profile, &new.profile, tolerance);

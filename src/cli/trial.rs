@@ -105,6 +105,7 @@ impl Ctx<'_> {
         let named = if info.backend == Backend::Sim { &info.id } else { &info.uid };
         let mut arguments =
             vec!["trial-worker".to_string(), format!("--backend={}", info.backend), format!("--uid={named}")];
+        arguments.push(format!("--cpu-blas={}", a.cpu_blas));
         arguments.extend(a.op.iter().map(|op| format!("--op={op}")));
         arguments.extend(a.dtype.iter().map(|dtype| format!("--dtype={dtype}")));
         let parts = self.trace.and_then(Tracing::parts);

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::base::blas::CpuBlas;
 use crate::base::telemetry::Snapshot;
 use crate::base::{Absence, Backend, Code, DeviceClass, DeviceInfo, Env, Error, Result};
 use crate::kernel::Isa;
@@ -73,7 +74,7 @@ pub fn inventory(env: &Env, cpu: CpuConfig) -> Result<Inventory> {
 /// Asks the given backends only; the CPU is always there.
 pub fn inventory_of(backends: &[Backend], env: &Env, cpu: CpuConfig) -> Result<Inventory> {
     let isa = env.cpu_isa.as_deref().map_or_else(|| Ok(Isa::detect()), Isa::capped)?;
-    let host: Arc<dyn Device> = Arc::new(CpuDevice::new(cpu.threads, isa, cpu.pin)?);
+    let host: Arc<dyn Device> = Arc::new(CpuDevice::with_blas(cpu.threads, isa, cpu.pin, &env.cpu_blas)?);
     let mut all = Inventory::default();
     all.found.push(Found::new(host.info().clone(), move || Ok(Arc::clone(&host))));
     for backend in Backend::ALL.into_iter().filter(|b| !matches!(b, Backend::Cpu | Backend::Sim)) {
@@ -255,6 +256,12 @@ impl std::fmt::Debug for Rig {
 /// Opens the selected devices. A named device that is not there is `DeviceMissing`, with the reason its backend gives;
 /// in the default selection a device that does not open is listed as absent instead.
 pub fn open(select: &Select, env: &Env, cpu: CpuConfig) -> Result<Rig> {
+    if let (Select::Named(names), false) = (select, env.cpu_blas == CpuBlas::Own)
+        && let Some(sim) = names.iter().find(|n| n.starts_with("sim:"))
+    {
+        let why = format!("--cpu-blas {}: {sim} brings a simulated CPU, which calls no library", env.cpu_blas);
+        return Err(Error::new(Code::BadArgument, why));
+    }
     let mut seen = inventory_of(&select.backends(), env, cpu)?;
     let host = seen.found[0].open()?;
     let mut rig = Rig { devices: Vec::new(), cpu: Arc::clone(&host), absent: std::mem::take(&mut seen.absent) };
@@ -397,6 +404,15 @@ mod tests {
         assert_eq!(opened("sim:h200:0,sim:h200:1"), ["sim:h200:0 sim", "sim:h200:1 sim"]);
         assert_eq!(opened("sim:laptop,cpu,sim:h200"), ["cpu cpu", "sim:laptop sim", "sim:h200 sim"]);
         assert_eq!(opened("cpu"), ["cpu cpu"]);
+    }
+
+    #[test]
+    fn a_simulated_cpu_calls_no_library() {
+        let env = Env { disable_gpu: true, cpu_blas: CpuBlas::Auto, ..Env::default() };
+        let config = CpuConfig { threads: 1, pin: Pin::Free };
+        let e = open(&Select::Named(vec!["sim:h200".into()]), &env, config).unwrap_err();
+        assert_eq!(e.code(), Code::BadArgument);
+        assert!(e.to_string().contains("sim:h200 brings a simulated CPU"), "{e}");
     }
 
     #[test]

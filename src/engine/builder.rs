@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
 use std::time::Duration;
 
+use crate::base::blas::CpuBlas;
 use crate::base::{Env, Error, Result, Told, os};
 use crate::device::cpu::{CpuDevice, Pin};
 use crate::device::probe::{self, CpuConfig, Found, Select};
@@ -12,7 +13,7 @@ use crate::device::{DEADLINE, Device, tap};
 use crate::kernel::Isa;
 use crate::op;
 use crate::profile::file::{self, Loaded};
-use crate::profile::{Chooser, Profile, Source};
+use crate::profile::{Chooser, Host, Profile, Source};
 
 use super::gpu::{Common, Gpu};
 use super::place::Places;
@@ -47,6 +48,7 @@ pub struct EngineBuilder {
     placement: Placement,
     cpu_variant: Option<String>,
     devices: Vec<Given>,
+    cpu_blas: Option<CpuBlas>,
     record: Option<PathBuf>,
     strict: bool,
     untried: bool,
@@ -155,6 +157,15 @@ impl EngineBuilder {
         self.cpu_variant = Some(variant.into());
         self
     }
+    /// Whose matrix and vector products the CPU runs; [`Env::cpu_blas`] if this is not called. A library is run within this
+    /// process, and stays open. Profiles made against another CPU side then say nothing.
+    ///
+    /// Idle threads of a library look for work for some milliseconds after each call (OpenBLAS 30, libgomp 15, Intel's OpenMP
+    /// 200); the command line sets `OPENBLAS_THREAD_TIMEOUT`, `GOMP_SPINCOUNT` and `KMP_BLOCKTIME`, a program may do so itself.
+    pub fn cpu_blas(mut self, blas: CpuBlas) -> Self {
+        self.cpu_blas = Some(blas);
+        self
+    }
     /// Records all calls in this file, as `GPUCTL_RECORD` does ([`super::record`]).
     pub fn record(mut self, file: impl Into<PathBuf>) -> Self {
         self.record = Some(file.into());
@@ -211,6 +222,10 @@ impl EngineBuilder {
     /// forced or simulated device that is not there.
     pub fn build(self) -> Result<Engine> {
         let env = self.env.map_or_else(Env::read, Ok)?;
+        let env = match self.cpu_blas {
+            Some(cpu_blas) => Env { cpu_blas, ..env },
+            None => env,
+        };
         let loaded = search(self.profile, &env)?;
         for warning in &loaded.warnings {
             log::warn!("profile {}: {warning}", loaded.source);
@@ -223,7 +238,7 @@ impl EngineBuilder {
         let isa = env.cpu_isa.as_deref().map_or_else(|| Ok(Isa::detect()), Isa::capped)?;
         let mut devices = self.devices;
         let select = self.select.unwrap_or(Select::Default);
-        let mut cpu: Arc<dyn Device> = Arc::new(CpuDevice::new(self.threads, isa, Pin::Free)?);
+        let mut cpu: Arc<dyn Device> = Arc::new(CpuDevice::with_blas(self.threads, isa, Pin::Free, &env.cpu_blas)?);
         if let Some(names) = simulated(&select, &self.placement) {
             // A simulated device brings the CPU that it may be compared with.
             let config = CpuConfig { threads: self.threads, pin: Pin::Free };
@@ -231,9 +246,7 @@ impl EngineBuilder {
             devices.extend(rig.devices.into_iter().map(Given::Opened));
             cpu = rig.cpu;
         }
-        // As calibrate writes it: the last part of the CPU's api text, `THREADS threads, ISA`.
-        let isa = cpu.info().api.rsplit(", ").next().unwrap_or_default();
-        let other_host = loaded.profile.other_host(&cpu.info().name, isa);
+        let other_host = loaded.profile.other_host(&Host::of(cpu.info()));
         let recorder = self.record.as_ref().or(env.record.as_ref()).map(|file| Recorder::open(file));
         let trials = (!self.untried).then(|| Trials::of(&env));
         let common = Arc::new(Common {

@@ -86,7 +86,7 @@ pub fn show(loaded: &Loaded) -> Vec<String> {
         lines.push(format!("created: {}, margin {}", p.created, p.margin));
     }
     if let Some(h) = &p.host {
-        lines.push(format!("host: {}, {}, {} CPUs, {}", h.cpu, h.isa, h.cpus, h.os));
+        lines.push(format!("host: {}, {} CPUs, {}", h.side(), h.cpus, h.os));
     }
     lines.extend(p.devices.iter().map(|d| format!("device: {} = {} ({}, driver {})", d.id, d.name, d.uid, d.driver)));
     lines.extend(p.notes.iter().map(|n| format!("note: {n}")));

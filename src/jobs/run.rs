@@ -62,7 +62,7 @@ pub fn run(cfg: &RunConfig, place: &Place<'_>) -> Result<(RunRecord, DeviceInfo)
     let work = u64::try_from((op.work)(&case)).unwrap_or(u64::MAX);
     let mut subject = Subject::of(&case, work, op.unit.name(), &info);
     subject.ran_on = info.id.clone();
-    subject.variant = variant.to_string();
+    subject.ran_variant(variant, &info);
     subject.status = Status::Ok;
     subject.reason = decision.unwrap_or(reason);
     subject.flags.push("unchecked".into());

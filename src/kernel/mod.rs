@@ -10,6 +10,7 @@ pub mod plan_activation;
 pub mod plan_activation_wgsl;
 pub mod plan_bias;
 pub mod plan_bias_wgsl;
+pub mod plan_blas;
 pub mod plan_c;
 pub mod plan_c_norm;
 pub mod plan_c_reduce;
@@ -353,7 +354,11 @@ fn unmet(kernel: &Kernel, case: &Case, device: &DeviceInfo) -> Option<Error> {
     if let Some(lib) = needs.library
         && !device.libraries.iter().any(|(l, _)| *l == lib)
     {
-        return no(Code::LibraryNotFound, format!("{lib:?} was not found"));
+        let why = match lib {
+            Library::Blas => "no BLAS was opened (--cpu-blas)".into(),
+            Library::Cublas => format!("{lib:?} was not found"),
+        };
+        return no(Code::LibraryNotFound, why);
     }
     if let Some(cc) = needs.compute_capability
         && device.compute_capability.is_none_or(|have| have < cc)

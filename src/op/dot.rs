@@ -2,7 +2,7 @@
 
 use crate::base::{Attrs, Case, Code, DType, Error, Exact, Fill, host};
 use crate::kernel::cpu::reduce;
-use crate::kernel::{Body, Kernel, Needs, plan_c_reduce, plan_native, plan_wgsl_reduce};
+use crate::kernel::{Body, Kernel, Needs, plan_blas, plan_c_reduce, plan_native, plan_wgsl_reduce};
 
 use super::products::Dot;
 use super::reduce::{SUMS_C, SUMS_WGSL};
@@ -85,6 +85,7 @@ pub(super) static DOT: OpDesc = OpDesc {
             dtypes_why: "WGSL has no numbers of 8 or 16 bits; f16 and bf16 are read in words of two",
             ..BASE
         },
+        plan_blas::dot(BASE),
         BASE,
         Kernel { variant: "naive", body: Body::Native(reduce::dot_naive), only_when_named: true, ..BASE },
     ],
@@ -125,6 +126,7 @@ pub(super) static NRM2: OpDesc = OpDesc {
     kernels: &[
         Kernel { variant: "tree", body: Body::C(SUMS_C), needs: GROUP, plan: plan_c_reduce::nrm2, ..NORM },
         Kernel { variant: "tree", body: Body::Wgsl(SUMS_WGSL), needs: GROUP, plan: plan_wgsl_reduce::nrm2, ..NORM },
+        plan_blas::nrm2(NORM),
         NORM,
         Kernel { variant: "naive", body: Body::Native(reduce::nrm2_naive), only_when_named: true, ..NORM },
     ],

@@ -4,7 +4,7 @@ use crate::base::{
     Attr, AttrDecl, AttrType, Attrs, Case, Code, DType, Error, Exact, Feature, Fill, Library, Result, host,
 };
 use crate::kernel::cpu::matmul;
-use crate::kernel::{Body, Kernel, Needs, Routine, plan_c, plan_cuda, plan_native, plan_wgsl};
+use crate::kernel::{Body, Kernel, Needs, Routine, plan_blas, plan_c, plan_cuda, plan_native, plan_wgsl};
 
 use super::freivalds;
 use super::{
@@ -153,6 +153,7 @@ static GEMM: OpDesc = OpDesc {
             plan: plan_wgsl::gemm,
             ..BASE
         },
+        plan_blas::gemm(BASE),
         BASE,
         Kernel { variant: "naive", body: Body::Native(matmul::gemm_naive), only_when_named: true, ..BASE },
     ],
@@ -331,6 +332,6 @@ mod tests {
         assert_eq!(choose(GEMM.kernels, &case, &info, None).unwrap().kernel.variant, "blocked");
         assert_eq!(choose(GEMM.kernels, &case, &info, Some("naive")).unwrap().kernel.variant, "naive");
         let e = choose(GEMM.kernels, &case, &info, Some("fastest")).unwrap_err();
-        assert!(e.to_string().contains("known: blocked naive"), "{e}");
+        assert!(e.to_string().contains("known: blas blocked naive"), "{e}");
     }
 }

@@ -2,7 +2,9 @@
 
 use crate::base::{Attr, AttrDecl, AttrType, Attrs, Case, Code, DType, Error, Exact, Fill, HostTensor, Result, host};
 use crate::kernel::cpu::{matmul, vector};
-use crate::kernel::{Body, Kernel, Needs, plan_c, plan_native, plan_products, plan_wgsl, plan_wgsl_products};
+use crate::kernel::{
+    Body, Kernel, Needs, plan_blas, plan_c, plan_native, plan_products, plan_wgsl, plan_wgsl_products,
+};
 
 use super::freivalds;
 use super::matmul::{BLOCKS_TEXT, C_TEXT, WGSL_TEXT, tiles};
@@ -249,6 +251,7 @@ static GEMV: OpDesc = OpDesc {
             plan: plan_wgsl_products::gemv,
             ..VECTOR
         },
+        plan_blas::gemv(VECTOR),
         VECTOR,
         Kernel { variant: "naive", body: Body::Native(vector::gemv_naive), only_when_named: true, ..VECTOR },
     ],
@@ -385,6 +388,7 @@ static BMM: OpDesc = OpDesc {
             plan: plan_wgsl::bmm_small,
             ..BATCHED
         },
+        plan_blas::bmm(BATCHED),
         BATCHED,
         Kernel { variant: "naive", body: Body::Native(matmul::bmm_naive), only_when_named: true, ..BATCHED },
     ],

@@ -3,7 +3,7 @@
 use crate::base::{AttrDecl, AttrType, Attrs, Case, Code, DType, Error, Exact, Fill, Result, host};
 use crate::kernel::cpu::stream;
 use crate::kernel::plan_stream::{AXPY_ALPHA, SCAL_ALPHA, TRIAD_ALPHA};
-use crate::kernel::{Body, Kernel, Needs, plan_stream, plan_stream_wgsl};
+use crate::kernel::{Body, Kernel, Needs, plan_blas, plan_stream, plan_stream_wgsl};
 
 use super::cast::rounded;
 use super::flat::{FLAT, GAPS, Point, cases, element, oracle};
@@ -121,6 +121,7 @@ static AXPY: OpDesc = OpDesc {
             plan: plan_stream_wgsl::axpy,
             ..BASE
         },
+        plan_blas::axpy(BASE),
         BASE,
         Kernel { body: Body::Native(stream::axpy_naive), ..NAIVE },
     ],

@@ -449,7 +449,7 @@ const TOP: &[&str] = &[
     "schema", "kind", "name", "gpuctl", "created", "margin", "rule", "notes", "host", "device", "transfer", "entry",
     "end",
 ];
-const HOST: &[&str] = &["cpu", "isa", "cpus", "memory_bytes", "os"];
+const HOST: &[&str] = &["cpu", "isa", "blas", "cpus", "memory_bytes", "os"];
 const DEVICE: &[&str] = &["id", "uid", "fingerprint", "backend", "name", "driver"];
 const TRANSFER: &[&str] = &["device", "h2d_latency_s", "h2d_bytes_per_s", "d2h_latency_s", "d2h_bytes_per_s"];
 const ENTRY: &[&str] = &[

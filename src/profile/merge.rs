@@ -24,11 +24,9 @@ pub fn merge(a: &Profile, b: &Profile) -> Result<(Profile, Vec<String>)> {
     let (Some(x), Some(y)) = (&a.host, &b.host) else {
         return refuse("a profile that does not name its host cannot be merged".into());
     };
-    if (&x.cpu, &x.isa) != (&y.cpu, &y.isa) {
-        return refuse(format!(
-            "measured against '{}, {}' and '{}, {}': thresholds against another CPU are void",
-            x.cpu, x.isa, y.cpu, y.isa
-        ));
+    let (x, y) = (x.side(), y.side());
+    if x != y {
+        return refuse(format!("measured against '{x}' and '{y}': thresholds against another CPU are void"));
     }
     if a.created.is_empty() || b.created.is_empty() {
         return refuse("a profile that does not say when it was created cannot be merged".into());

@@ -12,6 +12,7 @@ pub mod choose;
 pub mod diff;
 pub mod edit;
 pub mod file;
+mod host;
 mod index;
 mod merge;
 mod migrate;
@@ -29,6 +30,7 @@ use crate::base::{Backend, DType, DeviceInfo};
 
 pub use choose::{Call, Operands, Placed, Policy, Rule};
 pub use file::{PRESETS, Source, load};
+pub use host::Host;
 pub use index::Chooser;
 pub use merge::merge;
 
@@ -121,22 +123,6 @@ impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
-}
-
-/// The machine that measured. The CPU is one side of every threshold, so another CPU voids them all.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Host {
-    /// CPU model as `DeviceInfo::name` of the CPU gives it.
-    pub cpu: String,
-    /// Instruction set that the CPU kernels used: `baseline`, `avx2`, `avx512`.
-    pub isa: String,
-    /// CPUs that the process could use.
-    pub cpus: u32,
-    /// Memory in bytes.
-    pub memory_bytes: u64,
-    /// Operating system and kernel.
-    pub os: String,
 }
 
 /// A device that took part.
@@ -553,10 +539,8 @@ impl Profile {
     }
 
     /// Why the profile's CPU is not this one; `None` if it is, or if the profile names no host.
-    pub fn other_host(&self, cpu: &str, isa: &str) -> Option<String> {
-        let host = self.host.as_ref()?;
-        let then = format!("{}, {}", host.cpu, host.isa);
-        let now = format!("{cpu}, {isa}");
+    pub fn other_host(&self, now: &Host) -> Option<String> {
+        let (then, now) = (self.host.as_ref()?.side(), now.side());
         (then != now).then(|| {
             format!("profile-stale: measured against '{}', this CPU is '{}'", printable(&then), printable(&now))
         })

@@ -61,10 +61,12 @@ fn split(text: &str) -> Result<(&str, u64)> {
     value.map(|v| (sealed, v)).ok_or_else(|| Error::new(Code::ProfileDigest, "the digest is not 16 hexadecimal digits"))
 }
 
-/// What the entries' evidence rests on elsewhere in the file: the host's CPU and instruction set, and the fingerprint of
+/// What the entries' evidence rests on elsewhere in the file: the host's CPU, instruction set and BLAS, and the fingerprint of
 /// each device.
 pub(super) struct Ground<'t> {
     host: [Option<&'t toml::Value>; 2],
+    /// Left out where there is none, as in profiles that were sealed before there could be one.
+    blas: Option<&'t toml::Value>,
     fingerprints: HashMap<&'t str, &'t toml::Value>,
 }
 
@@ -75,6 +77,7 @@ impl<'t> Ground<'t> {
         let named = |d: &'t toml::Value| Some((d.get("uid")?.as_str()?, d.get("fingerprint")?));
         Ground {
             host: ["cpu", "isa"].map(|key| host.and_then(|h| h.get(key))),
+            blas: host.and_then(|h| h.get("blas")),
             fingerprints: devices.iter().filter_map(named).collect(),
         }
     }
@@ -84,6 +87,7 @@ impl<'t> Ground<'t> {
     pub(super) fn seal(&self, entry: &toml::Table) -> String {
         let mut bytes = Vec::new();
         self.host.iter().for_each(|v| encode(*v, &mut bytes));
+        self.blas.into_iter().for_each(|v| encode(Some(v), &mut bytes));
         let uid = entry.get("device").and_then(toml::Value::as_str);
         encode(uid.and_then(|uid| self.fingerprints.get(uid)).copied(), &mut bytes);
         encode_table(entry, &mut bytes);
@@ -159,6 +163,15 @@ mod tests {
         Ground::of(&table).seal(&entry)
     }
 
+    /// A seal from before there were libraries still holds, and taking a library's name away, or another one, breaks one.
+    #[test]
+    fn a_library_is_part_of_the_ground_where_there_is_one() {
+        let with = |name: &str| seal(&TEXT.replacen("\"avx2\"\n", &format!("\"avx2\"\nblas = \"{name}\"\n"), 1));
+        assert_eq!(seal(TEXT), "13c4638fed99afd3");
+        assert_ne!(with("MKL 2026.0, AVX-512"), with("OpenBLAS 0.3.21, Prescott"));
+        assert_ne!(with(""), seal(TEXT));
+    }
+
     #[test]
     fn every_value_counts_and_no_spelling() {
         let own = seal(TEXT);
@@ -172,6 +185,7 @@ mod tests {
             ("a = 1.5", "b = 1.5"),
             ("\"C\"", "\"D\""),
             ("avx2", "avx512"),
+            ("\"avx2\"\n", "\"avx2\"\nblas = \"MKL 2026.0, AVX-512\"\n"),
             ("\"F\"", "\"G\""),
             ("points", "unknown"),
         ] {

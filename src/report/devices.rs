@@ -184,6 +184,16 @@ fn link(l: &Link) -> String {
     if most.is_empty() { now } else { format!("{now} ({})", most.join(", ")) }
 }
 
+/// The BLAS that the processor's products run on, and what is to be said of it; nothing where they run on our own kernels.
+pub fn blas(devices: &[DeviceInfo]) -> String {
+    let of = |d: &DeviceInfo| {
+        let b = d.facts.blas.as_ref()?;
+        let weak = if b.weak.is_empty() { String::new() } else { format!("{}: {}\n", d.id, b.weakness()) };
+        Some(format!("{}: products run on {} ({})\n{weak}", d.id, b.text(), b.path))
+    };
+    devices.iter().filter_map(of).collect()
+}
+
 /// What is not usable, one line each.
 pub fn absences(absent: &[Absence]) -> String {
     let mut out = String::new();

@@ -37,7 +37,14 @@ pub(crate) fn profile(d: &Dice) -> Profile {
     p.created = "2026-01-31T12:00:00Z".into();
     p.margin = d.of(&[1.0, 1.1, 1.5]);
     p.partial = d.below(4) == 0;
-    p.host = Some(Host { cpu: "CPU".into(), isa: "avx2".into(), cpus: 2, memory_bytes: 1 << 34, os: "Linux".into() });
+    p.host = Some(Host {
+        cpu: "CPU".into(),
+        isa: "avx2".into(),
+        blas: String::new(),
+        cpus: 2,
+        memory_bytes: 1 << 34,
+        os: "Linux".into(),
+    });
     for n in 0..1 + d.below(2) {
         p.devices.push(ProfileDevice {
             id: format!("opencl:{n}"),

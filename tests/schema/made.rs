@@ -1,5 +1,6 @@
 //! Records of every kind with made-up numbers (synthetic).
 
+use gpuctl::base::blas::BlasInfo;
 use gpuctl::base::facts::{Facts, Hardware, Matrix, Minimum, Quirk};
 use gpuctl::base::record::{
     AblateRecord, Analysis, ArrayFile, BenchRecord, CalibratePoint, CalibrateRecord, CeilingRecord, ChangeRecord,
@@ -62,6 +63,13 @@ pub(crate) fn device() -> DeviceInfo {
                 what: "something".into(),
                 answer: "something else".into(),
             }],
+            blas: Some(BlasInfo {
+                name: "OpenBLAS".into(),
+                core: "Prescott".into(),
+                int_bits: 32,
+                path: "libopenblas.so.0".into(),
+                ..BlasInfo::default()
+            }),
         },
         notes: vec!["a note".into()],
     }
@@ -320,6 +328,7 @@ pub(crate) fn calibrate(verdict: &str) -> CalibrateRecord {
         residency: "always".into(),
         threads: 2,
         cpu_variant: "packed".into(),
+        cpu_blas: "OpenBLAS 0.3.21, Prescott, 2 threads".into(),
         kernel: "tiled64".into(),
         verdict: verdict.into(),
         unit: "dim".into(),

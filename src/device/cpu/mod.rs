@@ -8,13 +8,16 @@ use std::time::Duration;
 
 use bytemuck::{Pod, Zeroable};
 
+use crate::base::blas::{CpuBlas, Fit, fit};
 use crate::base::facts::Facts;
 use crate::base::{
-    Backend, Clock, Code, DType, DeviceClass, DeviceInfo, Error, Feature, Lang, RealClock, Result, os, system,
+    Backend, Clock, Code, DType, DeviceClass, DeviceInfo, Error, Feature, Lang, Library, RealClock, Result, os, system,
 };
+use crate::kernel::cpu::blas::Blas;
 use crate::kernel::cpu::{Call, Team};
 use crate::kernel::{CpuCtx, Isa, NativeArgs, NativeFn};
 
+mod blas;
 mod gate;
 mod sync;
 mod team;
@@ -47,6 +50,7 @@ struct Core {
     threads: usize,
     isa: Isa,
     helpers: Option<Helpers>,
+    blas: Option<blas::Blas>,
 }
 
 /// Storage is allocated in lines so that every dtype and vector is aligned.
@@ -93,6 +97,15 @@ fn facts() -> Facts {
 impl CpuDevice {
     /// A device with `threads` threads (0: all that are allowed), the caller's included.
     pub fn new(threads: usize, isa: Isa, pin: Pin) -> Result<Self> {
+        Self::with_blas(threads, isa, pin, &CpuBlas::Own)
+    }
+
+    /// The same with a library for its products, which is told the number of threads. Its threads are its own: they are neither
+    /// pinned nor parked.
+    ///
+    /// Errors: `LibraryNotFound` for a library that cannot be opened, `BadArgument` for one that is no BLAS, `ResultWrong` for one
+    /// that computes wrong.
+    pub fn with_blas(threads: usize, isa: Isa, pin: Pin, asked: &CpuBlas) -> Result<Self> {
         let available = available_threads();
         let threads = if threads == 0 { available } else { threads };
         let cpus = os::allowed_cpus();
@@ -102,41 +115,62 @@ impl CpuDevice {
             (_, Pin::Free) => Some(Helpers::new(threads - 1, |_| {})?),
         };
         let memory = os::memory().map(|m| m.0);
+        let mut info = DeviceInfo {
+            id: "cpu".into(),
+            uid: "cpu".into(),
+            name: os::cpu_name(),
+            vendor: String::new(),
+            backend: Backend::Cpu,
+            class: DeviceClass::Cpu,
+            driver: format!("gpuctl {}", env!("CARGO_PKG_VERSION")),
+            api: format!("{} threads, {}", threads, isa.name()),
+            langs: vec![Lang::Native],
+            memory_bytes: memory,
+            max_alloc_bytes: memory.unwrap_or(i64::MAX as u64),
+            max_binding_bytes: memory.unwrap_or(i64::MAX as u64),
+            max_group: 1,
+            max_groups: [u64::MAX; 3],
+            local_bytes: 0,
+            compute_units: threads as u32,
+            compute_capability: None,
+            dtypes: DType::ALL.to_vec(),
+            features: vec![Feature::Fp64, Feature::Int64, Feature::SmallInt],
+            libraries: vec![],
+            unified_memory: true,
+            cache_bytes: os::last_cache_bytes(),
+            // The clock under load is not told.
+            theoretical: None,
+            facts: facts(),
+            notes: vec!["f16 and bf16 are stored, arithmetic is f32".into()],
+        };
+        let blas = blas::open(asked, threads)?.map(|found| {
+            tell_of(&mut info, &found);
+            found.blas
+        });
         Ok(CpuDevice {
-            info: DeviceInfo {
-                id: "cpu".into(),
-                uid: "cpu".into(),
-                name: os::cpu_name(),
-                vendor: String::new(),
-                backend: Backend::Cpu,
-                class: DeviceClass::Cpu,
-                driver: format!("gpuctl {}", env!("CARGO_PKG_VERSION")),
-                api: format!("{} threads, {}", threads, isa.name()),
-                langs: vec![Lang::Native],
-                memory_bytes: memory,
-                max_alloc_bytes: memory.unwrap_or(i64::MAX as u64),
-                max_binding_bytes: memory.unwrap_or(i64::MAX as u64),
-                max_group: 1,
-                max_groups: [u64::MAX; 3],
-                local_bytes: 0,
-                compute_units: threads as u32,
-                compute_capability: None,
-                dtypes: DType::ALL.to_vec(),
-                features: vec![Feature::Fp64, Feature::Int64, Feature::SmallInt],
-                libraries: vec![],
-                unified_memory: true,
-                cache_bytes: os::last_cache_bytes(),
-                // The clock under load is not told.
-                theoretical: None,
-                facts: facts(),
-                notes: vec!["f16 and bf16 are stored, arithmetic is f32".into()],
-            },
+            info,
             serial: next_serial(),
             clock: Arc::new(RealClock::new()),
             ledger: Ledger::new(),
-            core: Arc::new(Core { threads, isa, helpers }),
+            core: Arc::new(Core { threads, isa, helpers, blas }),
         })
     }
+}
+
+/// Enters a library into what a device says of itself.
+fn tell_of(info: &mut DeviceInfo, found: &blas::Found) {
+    let blas = &found.info;
+    info.libraries.push((Library::Blas, blas.text()));
+    info.notes.push(format!("products run on {} ({}), integers of {} bits", blas.text(), blas.path, blas.int_bits));
+    if !blas.weak.is_empty() {
+        info.notes.push(blas.weakness());
+    }
+    if fit(&blas.core, Isa::detect().name()) == Fit::Unknown {
+        info.notes
+            .push("whether the BLAS's kernels fit this processor is not known: its core type does not tell".into());
+    }
+    info.notes.extend(found.notes.iter().cloned());
+    info.facts.blas = Some(blas.clone());
 }
 
 impl Device for CpuDevice {
@@ -214,7 +248,8 @@ impl Device for CpuDevice {
 impl Core {
     fn ctx(&self) -> CpuCtx<'_> {
         let team = self.helpers.as_ref().map(|h| h as &dyn Team);
-        CpuCtx { threads: self.threads, isa: self.isa, team }
+        let blas = self.blas.as_ref().map(|b| b as &dyn Blas);
+        CpuCtx { threads: self.threads, isa: self.isa, team, blas }
     }
 }
 

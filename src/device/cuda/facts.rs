@@ -74,6 +74,7 @@ pub(super) fn facts(ordinal: c_int, uuid: [u8; 16], pci: &str, cc: (u32, u32), n
         async_copies: attribute(ordinal, Attribute::CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT).map(|n| n > 0),
         peers: peers(ordinal),
         quirks: Vec::new(),
+        blas: None,
     }
 }
 

@@ -1,5 +1,6 @@
 //! A run held against an earlier one: a verdict for every row.
 
+use crate::base::blas::BlasInfo;
 use crate::base::record::{BenchRecord, ChangeRecord, Host, SCHEMA, Status};
 use crate::base::{Code, DeviceInfo, Document, Error, Record, Result};
 use crate::measure::compare::{Change, Judged, Measured, Pair, Rule, judge};
@@ -42,6 +43,8 @@ pub fn differences(old: &Document, host: &Host, devices: &[DeviceInfo]) -> Vec<S
         differ(d.id.clone(), &then.name, &d.name);
         differ(format!("driver of {}", d.id), &then.driver, &d.driver);
         differ(format!("API of {}", d.id), &then.api, &d.api);
+        let blas = |d: &DeviceInfo| d.facts.blas.as_ref().map_or("none".into(), BlasInfo::text);
+        differ(format!("BLAS of {}", d.id), &blas(then), &blas(d));
         differ(format!("units of {}", d.id), &then.compute_units.to_string(), &d.compute_units.to_string());
     }
     out

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::base::blas::{BlasInfo, VARIANT};
 use crate::base::record::{Analysis, BenchRecord, KernelsRecord, Phases, Status, Subject as Row};
 use crate::base::sink::{Cancel, Sink};
 use crate::base::{
@@ -225,7 +226,7 @@ impl<'a> Bench<'a> {
             }
             match runner.prepare(point.op, &point.case, variant) {
                 Ok(p) => {
-                    entry.row.subject.variant = p.variant.to_string();
+                    entry.row.subject.ran_variant(p.variant, entry.runner.device().info());
                     entry.row.subject.reason = p.reason.clone();
                     entry.prepared = Some(p);
                     live.push(entry);
@@ -260,19 +261,22 @@ impl<'a> Bench<'a> {
         let info = self.cpu.device().info();
         let cost = (point.op.cost)(&point.case);
         let cpu = rows.iter().map(|m| &m.row).find(|r| r.subject.device == info.id && r.subject.status == Status::Ok);
-        let (baseline, weak) = match cpu {
+        let (baseline, weak): (String, Vec<String>) = match cpu {
             Some(cpu) => {
                 let facts = judge::facts(cpu, point.op, cost.flops, cost.bytes());
                 let weak = facts.and_then(|f| judge::weak(&f, self.cfg.ceilings.device(&info.uid)));
-                (format!("{}, {}", cpu.subject.variant, info.api), weak)
+                let blas = info.facts.blas.as_ref().filter(|_| cpu.subject.variant == VARIANT);
+                let of = blas.map_or_else(String::new, |b| format!(" ({})", b.text()));
+                let narrow = blas.filter(|b| !b.weak.is_empty()).map(BlasInfo::weakness);
+                (format!("{}{of}, {}", cpu.subject.variant, info.api), narrow.into_iter().chain(weak).collect())
             }
-            None => (String::new(), None),
+            None => (String::new(), Vec::new()),
         };
         for row in rows.iter_mut().map(|m| &mut m.row) {
             row.analysis.cache = self.cfg.cache.name().into();
             row.analysis.baseline.clone_from(&baseline);
-            if let (Some(why), Status::Ok) = (&weak, row.subject.status) {
-                row.subject.flags.push(format!("weak-baseline: {why}"));
+            if row.subject.status == Status::Ok {
+                row.subject.flags.extend(weak.iter().map(|why| format!("weak-baseline: {why}")));
             }
         }
     }

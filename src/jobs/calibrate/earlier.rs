@@ -11,7 +11,7 @@ pub(super) fn fits(earlier: &Profile, now: &Profile, devices: &[&DeviceInfo]) ->
         return bad("a preset holds no measurements to add to".into());
     }
     if let Some(host) = &now.host
-        && let Some(why) = earlier.other_host(&host.cpu, &host.isa)
+        && let Some(why) = earlier.other_host(host)
     {
         return bad(why);
     }

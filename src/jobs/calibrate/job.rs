@@ -106,13 +106,14 @@ impl<'a> Job<'a> {
         profile.created =
             utc(std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs()));
         profile.host = Some(profile::Host {
-            cpu: info.name.clone(),
-            // The CPU's api text reads `THREADS threads, ISA`.
-            isa: info.api.rsplit(", ").next().unwrap_or_default().to_string(),
             cpus: u32::try_from(os::allowed_cpus().len()).unwrap_or(0),
             memory_bytes: info.memory_bytes.unwrap_or(0),
             os: os::os_name(),
+            ..profile::Host::of(info)
         });
+        if let Some(blas) = info.facts.blas.as_ref().filter(|b| !b.weak.is_empty()) {
+            profile.notes.push(format!("{}; a faster CPU side needs larger sizes to lose", blas.weakness()));
+        }
         if info.class == DeviceClass::Simulated {
             profile.notes.push("simulated: no number here was measured on a device".into());
         }
@@ -420,6 +421,7 @@ impl<'a> Job<'a> {
             residency: residency.name().into(),
             threads: self.rig.cpu.info().compute_units,
             cpu_variant: self.cfg.cpu_variant.clone().unwrap_or_else(|| CPU_AUTO.into()),
+            cpu_blas: self.rig.cpu.info().facts.blas.as_ref().map(|b| b.text()).unwrap_or_default(),
             kernel: String::new(),
             verdict: d.verdict.name().into(),
             unit: g.op.unit.name().into(),

@@ -193,7 +193,7 @@ impl Station {
         r: &mut VerifyRecord,
     ) -> Result<(), Stop> {
         let choice = self.choose(op, case, variant)?;
-        r.subject.variant = choice.kernel.variant.to_string();
+        r.subject.ran_variant(choice.kernel.variant, self.runner.device().info());
         if let Some(why) = big::lacks(op, case, self.runner.device().info()) {
             return Err(Stop::new(Status::Skipped, why));
         }

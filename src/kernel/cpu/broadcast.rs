@@ -159,7 +159,7 @@ fn inner<B: Binary>(call: &Call) -> Result<Inner> {
 }
 
 /// One thread and no instruction set above the baseline: what the textbook's loop compiles to.
-const TEXTBOOK: CpuCtx<'static> = CpuCtx { threads: 1, team: None, isa: Isa::BASELINE };
+const TEXTBOOK: CpuCtx<'static> = CpuCtx { threads: 1, team: None, blas: None, isa: Isa::BASELINE };
 
 /// y = f(a, b) over a four-dimensional index space with strides (0: broadcast).
 /// Params: n, d0..d3, a's strides 0..3, b's strides 0..3.
@@ -466,7 +466,7 @@ mod tests {
             ins: vec![bytemuck::cast_slice(a), bytemuck::cast_slice(b)],
             outs: vec![bytemuck::cast_slice_mut(&mut y)],
         };
-        let ctx = CpuCtx { threads: 1, isa, team: None };
+        let ctx = CpuCtx { threads: 1, isa, team: None, blas: None };
         binary::<Sub>(&ctx, &mut args, &Call { dtype: DType::I16, params }).unwrap();
         y
     }
@@ -503,7 +503,7 @@ mod tests {
         let raw: &[u8] = bytemuck::cast_slice(&bytes);
         let mut y = [0u8; 8];
         let mut args = NativeArgs { ins: vec![&raw[1..9]], outs: vec![&mut y] };
-        let ctx = CpuCtx { threads: 1, isa: Isa::BASELINE, team: None };
+        let ctx = CpuCtx { threads: 1, isa: Isa::BASELINE, team: None, blas: None };
         let call = Call { dtype: DType::I32, params: vec![Param::U64(2), Param::I32(1)] };
         assert!(scalar::<Sub>(&ctx, &mut args, &call).is_err());
     }

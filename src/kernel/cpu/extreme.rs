@@ -419,7 +419,7 @@ mod tests {
     use crate::kernel::cpu::Isa;
 
     fn place(dtype: DType, blocks: &[u64], x: &[u8], f: crate::kernel::NativeFn) -> Vec<u32> {
-        let ctx = CpuCtx { threads: 1, isa: Isa::detect(), team: None };
+        let ctx = CpuCtx { threads: 1, isa: Isa::detect(), team: None, blas: None };
         let params = blocks.iter().map(|v| Param::U64(*v)).collect();
         let mut y = vec![0u32; 16];
         let mut args = NativeArgs { ins: vec![x], outs: vec![bytemuck::cast_slice_mut(&mut y)] };

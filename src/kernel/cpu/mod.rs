@@ -5,6 +5,7 @@
 
 pub mod activation;
 pub mod bias;
+pub mod blas;
 pub mod broadcast;
 pub mod cast;
 pub mod conv;
@@ -57,6 +58,8 @@ pub struct CpuCtx<'a> {
     pub isa: Isa,
     /// Helpers beside the caller (`threads - 1` of them); `None` for one thread.
     pub team: Option<&'a dyn Team>,
+    /// The library of the variant `blas`, if one was opened.
+    pub blas: Option<&'a dyn blas::Blas>,
 }
 
 /// Buffers of one call: inputs in the order of the step's read arguments, outputs in the order of its written ones.
