@@ -95,6 +95,10 @@ impl Sizes {
     fn is_depthwise(&self) -> bool {
         self.cg() == 1 && self.og() == 1
     }
+    /// The same, with each channel's elements together in all tensors.
+    fn is_plane_by_plane(&self) -> bool {
+        self.is_depthwise() && !self.nhwc
+    }
     /// Every pixel is its own window.
     fn is_pointwise(&self) -> bool {
         (self.kh, self.kw, self.sh, self.sw, self.pt, self.pl) == (1, 1, 1, 1, 0, 0)
@@ -326,7 +330,7 @@ fn spread<E: Wide<Acc = T>, T: Element + Real>(
         ctx.split(planes, CpuCtx::chunk(s.c, parts, 1) * layout.plane, |first, planes| {
             planes.fill(T::ZERO);
             let first = first / layout.plane;
-            if s.is_depthwise() && !s.nhwc {
+            if s.is_plane_by_plane() {
                 depthwise::spread(ctx, s, layout, first, g, f, planes);
             } else {
                 spread_channels(ctx, s, layout, first, g, f, planes);
@@ -406,7 +410,7 @@ fn weight<E: Wide<Acc = T>, T: Element + Real>(ctx: &CpuCtx<'_>, args: &mut Nati
         let (g, x) = (&g[n * of_g..][..of_g], &x[n * from..][..from]);
         let scale = if n == 0 { Scale::PLAIN } else { Scale::ADDED };
         let made = |planes: &[T]| {
-            if s.is_depthwise() && !s.nhwc {
+            if s.is_plane_by_plane() {
                 return depthwise::weight(ctx, &s, &layout, planes, g, &mut sums, n > 0);
             }
             let [line_stride, _, depth_stride] = s.strides(s.co, s.ho, s.wo);
@@ -433,7 +437,7 @@ fn weight<E: Wide<Acc = T>, T: Element + Real>(ctx: &CpuCtx<'_>, args: &mut Nati
         }
     }
     let [cs, ys, xs] = s.strides(s.cg(), s.kh, s.kw);
-    let across = !straight && !(s.is_depthwise() && !s.nhwc);
+    let across = !straight && !s.is_plane_by_plane();
     let parts = ctx.parts_for_bytes(4 * size_of_val(&sums[..]));
     ctx.split(df, CpuCtx::chunk(s.co, parts, 1) * depth, |first, df| {
         let first = first / depth;
@@ -596,7 +600,7 @@ mod tests {
                                 ins: vec![bytemuck::cast_slice(a), bytemuck::cast_slice(b)],
                                 outs: vec![bytemuck::cast_slice_mut(&mut out)],
                             };
-                            f(&CpuCtx { threads: 1, isa, team: None }, &mut args, &call).unwrap();
+                            f(&CpuCtx { threads: 1, isa, team: None, blas: None }, &mut args, &call).unwrap();
                             out.into_iter().map(|v| if v.is_nan() { None } else { Some(v) }).collect::<Vec<_>>()
                         };
                         let want = run(plain, Isa::BASELINE);

@@ -388,7 +388,7 @@ mod tests {
             ins: vec![bytemuck::cast_slice(ab.0), bytemuck::cast_slice(ab.1)],
             outs: vec![bytemuck::cast_slice_mut(&mut c)],
         };
-        f(&CpuCtx { threads: 1, isa, team: None }, &mut args, call).unwrap();
+        f(&CpuCtx { threads: 1, isa, team: None, blas: None }, &mut args, call).unwrap();
         c
     }
 
@@ -436,7 +436,7 @@ mod tests {
                     assert_eq!(run(gemm, isa, &of_32, (&a, &b), &c), want, "i32 {shape:?} {trans:?} {}", isa.name());
                     assert_eq!(run(gemm, isa, &of_8, (&a8, &b8), &c), want_8, "i8 {shape:?} {trans:?} {}", isa.name());
                     let mut pairs = c.clone();
-                    let ctx = CpuCtx { threads: 1, isa, team: None };
+                    let ctx = CpuCtx { threads: 1, isa, team: None, blas: None };
                     byte_product(&ctx, Bytes::in_pairs(isa), &Problem::of(&of_8), &a8, &b8, &mut pairs);
                     assert_eq!(pairs, want_8, "i8 in pairs {shape:?} {trans:?} {}", isa.name());
                 }

@@ -496,7 +496,7 @@ mod tests {
         let mut want = old.clone();
         by_hand(a, b, shape, scale, &mut want);
         for isa in isas() {
-            let ctx = CpuCtx { threads: 1, isa, team: None };
+            let ctx = CpuCtx { threads: 1, isa, team: None, blas: None };
             let mut got = old.clone();
             multiply(&ctx, &a, &b, k, scale, Block::new(&mut got, m, n, n));
             assert_eq!(got, want, "{shape:?} {trans_a} {trans_b} {alpha} {beta} {}", isa.name());
