@@ -7,6 +7,7 @@
 
 pub mod routine;
 pub mod tile;
+mod vector;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
