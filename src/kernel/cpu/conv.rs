@@ -6,10 +6,13 @@ use std::borrow::Cow;
 use crate::base::Result;
 
 use super::depthwise;
+use super::large::Failure;
 use super::math::Real;
+use super::matmul::single;
 use super::number::{Element as Stored, Number, with_element};
 use super::planes::{Layout, Patches, Positions, with_space};
 use super::product::{Element, FLOPS_PER_S, Scale, Side, View, multiply};
+use super::simd::routine::GemmElement;
 use super::simd::tile::Block;
 use super::vector::Wide;
 use super::{Call, CpuCtx, NativeArgs};
@@ -148,7 +151,7 @@ pub fn conv2d(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Resul
     with_element!(floats call.dtype, T => forward::<T, <T as Stored>::Acc>(ctx, args, call), else Err(call.no_dtype()))
 }
 
-fn forward<E: Wide<Acc = T>, T: Element + Real>(
+fn forward<E: Wide<Acc = T>, T: Element + Real + GemmElement>(
     ctx: &CpuCtx<'_>,
     args: &mut NativeArgs<'_>,
     call: &Call,
@@ -165,47 +168,73 @@ fn forward<E: Wide<Acc = T>, T: Element + Real>(
     }
     let (mut x_buffer, mut f_buffer) = (Vec::new(), Vec::new());
     let (x, f) = (E::wide(x, &mut x_buffer), filters(&s, f, &mut f_buffer));
-    with_numbers(ctx, y, |y| convolve(ctx, &s, &layout, x, &f, y));
-    Ok(())
+    with_numbers(ctx, y, |y| convolve(ctx, &s, &layout, x, &f, y))
 }
 
 /// Less work than this (by [`Sizes::seconds`]) is done by plain loops.
 const TINY_S: f64 = 20e-9;
 
 /// Images are shared out where there are enough of them; else the work within each.
-fn convolve<T: Element + Real>(ctx: &CpuCtx<'_>, s: &Sizes, layout: &Layout, x: &[T], f: &[T], y: &mut [T]) {
+fn convolve<T: Element + Real + GemmElement>(
+    ctx: &CpuCtx<'_>,
+    s: &Sizes,
+    layout: &Layout,
+    x: &[T],
+    f: &[T],
+    y: &mut [T],
+) -> Result<()> {
     let (from, to) = (s.c * s.h * s.w, s.co * s.pixels());
     let parts = ctx.parts_for_seconds(s.seconds());
     if parts > 1 && s.n > 1 && (s.n.is_multiple_of(ctx.threads) || s.n >= 4 * ctx.threads) {
-        let alone = ctx.alone();
+        let (alone, failed) = (ctx.alone(), Failure::default());
         ctx.split(y, CpuCtx::chunk(s.n, parts, 1) * to, |first, y| {
             for (x, y) in x[first / to * from..].chunks_exact(from.max(1)).zip(y.chunks_exact_mut(to)) {
-                image(&alone, s, layout, x, f, y);
+                failed.note(image(&alone, s, layout, x, f, y));
             }
         });
-        return;
+        return failed.end();
     }
-    for (n, y) in y.chunks_exact_mut(to).enumerate() {
-        image(ctx, s, layout, &x[n * from..][..from], f, y);
-    }
+    y.chunks_exact_mut(to).enumerate().try_for_each(|(n, y)| image(ctx, s, layout, &x[n * from..][..from], f, y))
 }
 
-fn image<T: Element + Real>(ctx: &CpuCtx<'_>, s: &Sizes, layout: &Layout, x: &[T], f: &[T], y: &mut [T]) {
+fn image<T: Element + Real + GemmElement>(
+    ctx: &CpuCtx<'_>,
+    s: &Sizes,
+    layout: &Layout,
+    x: &[T],
+    f: &[T],
+    y: &mut [T],
+) -> Result<()> {
     if s.is_pointwise() && !s.is_depthwise() {
         let (line_stride, depth_stride) = if s.nhwc { (s.c, 1) } else { (1, s.pixels()) };
+        if s.group == 1 && !s.nhwc {
+            let filters = View { data: f, line_stride: s.c, depth_stride: 1 };
+            let pixels = View { data: x, line_stride, depth_stride };
+            return single(ctx, &filters, &pixels, (s.co, s.pixels(), s.c), Scale::PLAIN, y);
+        }
         let first = if s.nhwc { s.cg() } else { s.cg() * s.pixels() };
-        return groups(ctx, s, f, y, |g| View { data: x.get(g * first..).unwrap_or(&[]), line_stride, depth_stride });
+        groups(ctx, s, f, y, |g| View { data: x.get(g * first..).unwrap_or(&[]), line_stride, depth_stride });
+        return Ok(());
     }
     if layout.is_image {
-        return within(ctx, s, layout, x, f, y);
+        within(ctx, s, layout, x, f, y);
+        return Ok(());
     }
     with_space(layout.len(s.c), |planes| {
         layout.fill(ctx, s, x, planes);
         within(ctx, s, layout, planes, f, y);
     });
+    Ok(())
 }
 
-fn within<T: Element + Real>(ctx: &CpuCtx<'_>, s: &Sizes, layout: &Layout, planes: &[T], f: &[T], y: &mut [T]) {
+fn within<T: Element + Real + GemmElement>(
+    ctx: &CpuCtx<'_>,
+    s: &Sizes,
+    layout: &Layout,
+    planes: &[T],
+    f: &[T],
+    y: &mut [T],
+) {
     if s.is_depthwise() {
         return depthwise::forward(ctx, s, layout, planes, f, y);
     }
@@ -257,7 +286,11 @@ fn turned(s: &Sizes) -> Option<Sizes> {
     Some(Sizes { c: s.co, h: s.ho, w: s.wo, co: s.c, ho: s.h, wo: s.w, pt, pl, ..*s })
 }
 
-fn data<E: Wide<Acc = T>, T: Element + Real>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
+fn data<E: Wide<Acc = T>, T: Element + Real + GemmElement>(
+    ctx: &CpuCtx<'_>,
+    args: &mut NativeArgs<'_>,
+    call: &Call,
+) -> Result<()> {
     let s = Sizes::of(call);
     if s.seconds() < TINY_S {
         return naive::<E>(args, call, Makes::X);
@@ -294,8 +327,7 @@ fn data<E: Wide<Acc = T>, T: Element + Real>(ctx: &CpuCtx<'_>, args: &mut Native
                 }
             }
         });
-        with_numbers(ctx, dx, |dx| convolve(ctx, &t, &layout, g, &around, dx));
-        return Ok(());
+        return with_numbers(ctx, dx, |dx| convolve(ctx, &t, &layout, g, &around, dx));
     }
     let (from, to) = (s.co * s.pixels(), s.c * s.h * s.w);
     let parts = ctx.parts_for_seconds(s.seconds());
@@ -320,7 +352,7 @@ fn data<E: Wide<Acc = T>, T: Element + Real>(ctx: &CpuCtx<'_>, args: &mut Native
 const TILE: usize = 1 << 16;
 
 /// dx of one image: the filters' transpose times g, each row added to the pixels that it came from.
-fn spread<E: Wide<Acc = T>, T: Element + Real>(
+fn spread<E: Wide<Acc = T>, T: Element + Real + GemmElement>(
     ctx: &CpuCtx<'_>,
     s: &Sizes,
     layout: &Layout,
@@ -344,7 +376,7 @@ fn spread<E: Wide<Acc = T>, T: Element + Real>(
 }
 
 /// The same for the channels from `first` on, whose planes `planes` are.
-fn spread_channels<T: Element + Real>(
+fn spread_channels<T: Element + Real + GemmElement>(
     ctx: &CpuCtx<'_>,
     s: &Sizes,
     layout: &Layout,
@@ -391,7 +423,11 @@ pub fn bwd_weight(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> R
     with_element!(floats call.dtype, T => weight::<T, <T as Stored>::Acc>(ctx, args, call), else Err(call.no_dtype()))
 }
 
-fn weight<E: Wide<Acc = T>, T: Element + Real>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
+fn weight<E: Wide<Acc = T>, T: Element + Real + GemmElement>(
+    ctx: &CpuCtx<'_>,
+    args: &mut NativeArgs<'_>,
+    call: &Call,
+) -> Result<()> {
     let s = Sizes::of(call);
     if s.seconds() < TINY_S {
         return naive::<E>(args, call, Makes::Filters);

@@ -10,54 +10,6 @@ use super::simd::{Job, Style, dispatch};
 /// Columns that are summed at once.
 const LANES: usize = 32;
 
-/// Rows of a plane of y: Σ filter · plane.
-struct Rows<'a, T> {
-    s: &'a Sizes,
-    layout: &'a Layout,
-    plane: &'a [T],
-    filter: &'a [T],
-    y: &'a mut [T],
-}
-
-impl<T: Element + Real> Rows<'_, T> {
-    /// `N` columns of row `oy` from `ox` on.
-    #[inline(always)]
-    fn columns<S: Style, const N: usize>(&mut self, oy: usize, ox: usize) {
-        let start = self.layout.start(self.s, oy) + ox;
-        let mut sums = [T::ZERO; N];
-        for (offset, f) in self.layout.offsets.iter().zip(self.filter) {
-            if let Some(from) = self.plane[offset + start..].first_chunk::<N>() {
-                for (sum, v) in sums.iter_mut().zip(from) {
-                    *sum = v.fma::<S>(*f, *sum);
-                }
-            }
-        }
-        self.y[oy * self.s.wo + ox..][..N].copy_from_slice(&sums);
-    }
-}
-
-impl<T: Element + Real> Job for Rows<'_, T> {
-    type Out = ();
-    #[inline(always)]
-    fn run<S: Style>(mut self) {
-        for oy in 0..self.s.ho {
-            let mut ox = 0;
-            while ox + LANES <= self.s.wo {
-                self.columns::<S, LANES>(oy, ox);
-                ox += LANES;
-            }
-            while ox + 8 <= self.s.wo {
-                self.columns::<S, 8>(oy, ox);
-                ox += 8;
-            }
-            while ox < self.s.wo {
-                self.columns::<S, 1>(oy, ox);
-                ox += 1;
-            }
-        }
-    }
-}
-
 /// y of one image from its planes and the filters, in either layout.
 pub(super) fn forward<T: Element + Real>(
     ctx: &CpuCtx<'_>,
@@ -68,10 +20,12 @@ pub(super) fn forward<T: Element + Real>(
     y: &mut [T],
 ) {
     let pixels = s.pixels();
+    let set = T::set(ctx.isa);
     let plane = |channel: usize, y: &mut [T]| {
-        let (plane, filter) =
-            (&planes[channel * layout.plane..][..layout.plane], &f[channel * s.depth()..][..s.depth()]);
-        dispatch(ctx.isa, Rows { s, layout, plane, filter, y });
+        let (plane, filter) = (&planes[channel * layout.plane..], &f[channel * s.depth()..][..s.depth()]);
+        for (oy, y) in y.chunks_exact_mut(s.wo).enumerate() {
+            set.row(&layout.offsets[..s.depth()], filter, &plane[layout.start(s, oy)..], y);
+        }
     };
     let parts = ctx.parts_for_bytes(2 * size_of_val(y));
     if !s.nhwc {

@@ -84,6 +84,41 @@ unsafe fn tile<V: Vector, const ROWS: usize, const VECTORS: usize>(t: &Raw<V::E>
 
 type Kernel<T> = unsafe fn(&Raw<T>);
 
+/// Elements of a row of shifted sums: Σ factor · element, `offsets` apart.
+struct RawRow<T> {
+    taps: usize,
+    offsets: *const usize,
+    factors: *const T,
+    data: *const T,
+    out: *mut T,
+}
+
+/// Vectors of a row of shifted sums.
+///
+/// # Safety
+///
+/// The processor has the vector's instruction set; `taps` offsets and factors can be read, from each offset on VECTORS · LANES
+/// elements of `data`, and as many can be written at `out`.
+#[inline(always)]
+unsafe fn shifted<V: Vector, const VECTORS: usize>(t: &RawRow<V::E>) {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        let mut sums = [V::zero(); VECTORS];
+        for tap in 0..t.taps {
+            let factor = V::splat(t.factors.add(tap));
+            let from = t.data.add(*t.offsets.add(tap));
+            for (j, sum) in sums.iter_mut().enumerate() {
+                *sum = factor.multiply_add(V::load(from.add(j * V::LANES)), *sum);
+            }
+        }
+        for (j, sum) in sums.iter().enumerate() {
+            sum.store(t.out.add(j * V::LANES));
+        }
+    }
+}
+
+type RowKernel<T> = unsafe fn(&RawRow<T>);
+
 /// The kernels of an instruction set.
 #[derive(Clone, Copy)]
 pub struct Set<T> {
@@ -94,6 +129,8 @@ pub struct Set<T> {
     /// Elements of a vector.
     pub lanes: usize,
     pick: fn(usize, usize) -> Kernel<T>,
+    /// Of four vectors and of one.
+    shifted: [RowKernel<T>; 2],
 }
 
 /// Elements of the largest tile.
@@ -116,7 +153,14 @@ macro_rules! set {
                     _ => unreachable!("no tile of {rows} rows and {vectors} vectors"),
                 }
             }
-            Set { rows: [$($row),*].len(), wide_rows: [$($wide),*].len(), lanes: <$vector>::LANES, pick }
+            // SAFETY: as above.
+            $(#[target_feature(enable = $features)])?
+            unsafe fn row<const VECTORS: usize>(t: &RawRow<$e>) {
+                // SAFETY: the caller vouches for the instruction set and for `t`.
+                unsafe { shifted::<$vector, VECTORS>(t) }
+            }
+            let shifted: [RowKernel<$e>; 2] = [row::<4>, row::<1>];
+            Set { rows: [$($row),*].len(), wide_rows: [$($wide),*].len(), lanes: <$vector>::LANES, pick, shifted }
         }
     };
 }
@@ -313,5 +357,48 @@ impl<T: Tiled> Set<T> {
         // SAFETY: all elements lie in their slices, as checked above; an `Isa` exists only for what the processor has, and a set
         // is made from one; C is borrowed mutably and overlaps neither A nor B.
         unsafe { (self.pick)(rows, vectors)(&raw) }
+    }
+
+    /// `out[i]` = Σ `factors[t]` · `data[offsets[t] + i]`; vectors may read elements of `data` beyond
+    /// those that are asked for, where it has some. Panics if `data` is shorter, or if there are fewer factors than offsets.
+    pub fn row(&self, offsets: &[usize], factors: &[T], data: &[T], out: &mut [T])
+    where
+        T: crate::kernel::cpu::number::Number,
+    {
+        let furthest = offsets.iter().copied().max().unwrap_or(0);
+        let end = furthest.saturating_add(out.len());
+        assert!(factors.len() >= offsets.len() && end <= data.len(), "a row beyond its plane");
+        let mut at = 0;
+        let some = |at: usize, kernel: RowKernel<T>, out: &mut [T]| {
+            let raw = RawRow {
+                taps: offsets.len(),
+                offsets: offsets.as_ptr(),
+                factors: factors.as_ptr(),
+                // SAFETY: below `end`, which lies within `data`.
+                data: unsafe { data.as_ptr().add(at) },
+                out: out.as_mut_ptr(),
+            };
+            // SAFETY: callers below ask for as many elements of `out` as a kernel writes, and have seen that `data` has as many
+            // from `furthest + at` on; an `Isa` exists only for what the processor has.
+            unsafe { kernel(&raw) }
+        };
+        for (vectors, kernel) in [4, 1].into_iter().zip(self.shifted) {
+            let len = vectors * self.lanes;
+            while at + len <= out.len() {
+                some(at, kernel, &mut out[at..at + len]);
+                at += len;
+            }
+        }
+        if at < out.len() && furthest + at + self.lanes <= data.len() {
+            let mut whole = [T::ZERO; LARGEST];
+            some(at, self.shifted[1], &mut whole[..self.lanes]);
+            let rest = out.len() - at;
+            out[at..].copy_from_slice(&whole[..rest]);
+            return;
+        }
+        for (i, out) in out.iter_mut().enumerate().skip(at) {
+            let term = |s: T, (o, f): (&usize, &T)| s.add(f.mul(data[o + i]));
+            *out = offsets.iter().zip(factors).fold(T::ZERO, term);
+        }
     }
 }
