@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use crate::base::Result;
 
 use super::depthwise;
+use super::gradient::{self, Pixels};
 use super::large::Failure;
 use super::math::Real;
 use super::matmul::single;
@@ -13,9 +14,15 @@ use super::number::{Element as Stored, Number, with_element};
 use super::planes::{Layout, Patches, Positions, with_space};
 use super::product::{Element, FLOPS_PER_S, Scale, Side, View, multiply};
 use super::simd::routine::GemmElement;
+use super::simd::sweep::Swept;
 use super::simd::tile::Block;
+use super::sweep::Plan;
 use super::vector::Wide;
 use super::{Call, CpuCtx, NativeArgs};
+
+/// Floats that convolutions are summed in.
+trait Float: Element + Real + GemmElement + Swept {}
+impl<T: Element + Real + GemmElement + Swept> Float for T {}
 
 /// Sizes of a call; names as in `kernel::window::Window`.
 #[derive(Clone, Copy)]
@@ -63,11 +70,11 @@ impl Sizes {
         }
     }
     /// Channels of a group.
-    fn cg(&self) -> usize {
+    pub(super) fn cg(&self) -> usize {
         self.c / self.group
     }
     /// Filters of a group.
-    fn og(&self) -> usize {
+    pub(super) fn og(&self) -> usize {
         self.co / self.group
     }
     pub(super) fn pixels(&self) -> usize {
@@ -91,16 +98,12 @@ impl Sizes {
         self.co * self.depth()
     }
     /// Seconds that one thread needs for so much, about.
-    fn seconds(&self) -> f64 {
+    pub(super) fn seconds(&self) -> f64 {
         2.0 * self.y_len() as f64 * self.depth() as f64 / FLOPS_PER_S
     }
     /// One channel and one filter in each group.
-    fn is_depthwise(&self) -> bool {
+    pub(super) fn is_depthwise(&self) -> bool {
         self.cg() == 1 && self.og() == 1
-    }
-    /// The same, with each channel's elements together in all tensors.
-    fn is_plane_by_plane(&self) -> bool {
-        self.is_depthwise() && !self.nhwc
     }
     /// Every pixel is its own window.
     fn is_pointwise(&self) -> bool {
@@ -151,11 +154,7 @@ pub fn conv2d(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Resul
     with_element!(floats call.dtype, T => forward::<T, <T as Stored>::Acc>(ctx, args, call), else Err(call.no_dtype()))
 }
 
-fn forward<E: Wide<Acc = T>, T: Element + Real + GemmElement>(
-    ctx: &CpuCtx<'_>,
-    args: &mut NativeArgs<'_>,
-    call: &Call,
-) -> Result<()> {
+fn forward<E: Wide<Acc = T>, T: Float>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
     let s = Sizes::of(call);
     if s.seconds() < TINY_S {
         return naive::<E>(args, call, Makes::Y);
@@ -168,87 +167,78 @@ fn forward<E: Wide<Acc = T>, T: Element + Real + GemmElement>(
     }
     let (mut x_buffer, mut f_buffer) = (Vec::new(), Vec::new());
     let (x, f) = (E::wide(x, &mut x_buffer), filters(&s, f, &mut f_buffer));
-    with_numbers(ctx, y, |y| convolve(ctx, &s, &layout, x, &f, y))
+    with_numbers(ctx, y, |y| convolve(ctx, &s, layout, x, &f, y))
 }
 
 /// Less work than this (by [`Sizes::seconds`]) is done by plain loops.
 const TINY_S: f64 = 20e-9;
 
-/// Images are shared out where there are enough of them; else the work within each.
-fn convolve<T: Element + Real + GemmElement>(
+/// Images are shared out where there are enough of them; else the work within each. `one` makes an image's result.
+fn images<T: Float>(
     ctx: &CpuCtx<'_>,
     s: &Sizes,
-    layout: &Layout,
-    x: &[T],
-    f: &[T],
-    y: &mut [T],
+    (x, from): (&[T], usize),
+    (y, to): (&mut [T], usize),
+    one: impl Fn(&CpuCtx<'_>, &[T], &mut [T]) -> Result<()> + Sync,
 ) -> Result<()> {
-    let (from, to) = (s.c * s.h * s.w, s.co * s.pixels());
     let parts = ctx.parts_for_seconds(s.seconds());
     if parts > 1 && s.n > 1 && (s.n.is_multiple_of(ctx.threads) || s.n >= 4 * ctx.threads) {
         let (alone, failed) = (ctx.alone(), Failure::default());
         ctx.split(y, CpuCtx::chunk(s.n, parts, 1) * to, |first, y| {
             for (x, y) in x[first / to * from..].chunks_exact(from.max(1)).zip(y.chunks_exact_mut(to)) {
-                failed.note(image(&alone, s, layout, x, f, y));
+                failed.note(one(&alone, x, y));
             }
         });
         return failed.end();
     }
-    y.chunks_exact_mut(to).enumerate().try_for_each(|(n, y)| image(ctx, s, layout, &x[n * from..][..from], f, y))
+    y.chunks_exact_mut(to).enumerate().try_for_each(|(n, y)| one(ctx, &x[n * from..][..from], y))
 }
 
-fn image<T: Element + Real + GemmElement>(
-    ctx: &CpuCtx<'_>,
-    s: &Sizes,
-    layout: &Layout,
-    x: &[T],
-    f: &[T],
-    y: &mut [T],
-) -> Result<()> {
+fn convolve<T: Float>(ctx: &CpuCtx<'_>, s: &Sizes, layout: Layout, x: &[T], f: &[T], y: &mut [T]) -> Result<()> {
+    let (x, y) = ((x, s.c * s.h * s.w), (y, s.co * s.pixels()));
     if s.is_pointwise() && !s.is_depthwise() {
-        let (line_stride, depth_stride) = if s.nhwc { (s.c, 1) } else { (1, s.pixels()) };
-        if s.group == 1 && !s.nhwc {
-            let filters = View { data: f, line_stride: s.c, depth_stride: 1 };
-            let pixels = View { data: x, line_stride, depth_stride };
-            return single(ctx, &filters, &pixels, (s.co, s.pixels(), s.c), Scale::PLAIN, y);
-        }
-        let first = if s.nhwc { s.cg() } else { s.cg() * s.pixels() };
-        groups(ctx, s, f, y, |g| View { data: x.get(g * first..).unwrap_or(&[]), line_stride, depth_stride });
+        return images(ctx, s, x, y, |ctx, x, y| pointwise(ctx, s, x, f, y));
+    }
+    if let Some(plan) = Plan::forward(s, &layout) {
+        return images(ctx, s, x, y, |ctx, x, y| swept(ctx, s, &plan, x, f, y));
+    }
+    images(ctx, s, x, y, |ctx, x, y| {
+        with_space(layout.len(), |planes| {
+            layout.fill(ctx, x, planes);
+            let (of_group, planes) = (s.cg() * layout.plane, &*planes);
+            groups(ctx, s, f, y, |g| Patches { s, layout: &layout, planes: &planes[g * of_group..] });
+        });
+        Ok(())
+    })
+}
+
+/// One image by a plan.
+fn swept<T: Float>(ctx: &CpuCtx<'_>, s: &Sizes, plan: &Plan, x: &[T], f: &[T], y: &mut [T]) -> Result<()> {
+    if s.is_depthwise() {
+        depthwise::apply(ctx, plan, x, f, y);
         return Ok(());
     }
-    if layout.is_image {
-        within(ctx, s, layout, x, f, y);
-        return Ok(());
-    }
-    with_space(layout.len(s.c), |planes| {
-        layout.fill(ctx, s, x, planes);
-        within(ctx, s, layout, planes, f, y);
+    with_space(plan.layout.len(), |planes| {
+        plan.layout.fill(ctx, x, planes);
+        plan.run(ctx, planes, f, y, s.seconds() / s.n as f64);
     });
     Ok(())
 }
 
-fn within<T: Element + Real + GemmElement>(
-    ctx: &CpuCtx<'_>,
-    s: &Sizes,
-    layout: &Layout,
-    planes: &[T],
-    f: &[T],
-    y: &mut [T],
-) {
-    if s.is_depthwise() {
-        return depthwise::forward(ctx, s, layout, planes, f, y);
+fn pointwise<T: Float>(ctx: &CpuCtx<'_>, s: &Sizes, x: &[T], f: &[T], y: &mut [T]) -> Result<()> {
+    let (line_stride, depth_stride) = if s.nhwc { (s.c, 1) } else { (1, s.pixels()) };
+    if s.group == 1 && !s.nhwc {
+        let filters = View { data: f, line_stride: s.c, depth_stride: 1 };
+        let pixels = View { data: x, line_stride, depth_stride };
+        return single(ctx, &filters, &pixels, (s.co, s.pixels(), s.c), Scale::PLAIN, y);
     }
-    groups(ctx, s, f, y, |g| Patches { s, layout, planes: planes.get(g * s.cg() * layout.plane..).unwrap_or(&[]) });
+    let first = if s.nhwc { s.cg() } else { s.cg() * s.pixels() };
+    groups(ctx, s, f, y, |g| View { data: x.get(g * first..).unwrap_or(&[]), line_stride, depth_stride });
+    Ok(())
 }
 
 /// Products of one image: the filters of each group with the patches that `side` makes of its channels.
-fn groups<T: Element + Real, P: Side<T>>(
-    ctx: &CpuCtx<'_>,
-    s: &Sizes,
-    f: &[T],
-    y: &mut [T],
-    side: impl Fn(usize) -> P + Sync,
-) {
+fn groups<T: Float, P: Side<T>>(ctx: &CpuCtx<'_>, s: &Sizes, f: &[T], y: &mut [T], side: impl Fn(usize) -> P + Sync) {
     let (og, depth, pixels) = (s.og(), s.depth(), s.pixels());
     let filters = |g: usize| View { data: &f[g * og * depth..][..og * depth], line_stride: depth, depth_stride: 1 };
     if s.nhwc {
@@ -286,11 +276,7 @@ fn turned(s: &Sizes) -> Option<Sizes> {
     Some(Sizes { c: s.co, h: s.ho, w: s.wo, co: s.c, ho: s.h, wo: s.w, pt, pl, ..*s })
 }
 
-fn data<E: Wide<Acc = T>, T: Element + Real + GemmElement>(
-    ctx: &CpuCtx<'_>,
-    args: &mut NativeArgs<'_>,
-    call: &Call,
-) -> Result<()> {
+fn data<E: Wide<Acc = T>, T: Float>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
     let s = Sizes::of(call);
     if s.seconds() < TINY_S {
         return naive::<E>(args, call, Makes::X);
@@ -303,80 +289,87 @@ fn data<E: Wide<Acc = T>, T: Element + Real + GemmElement>(
     }
     let (mut g_buffer, mut f_buffer) = (Vec::new(), Vec::new());
     let (g, f) = (E::wide(g, &mut g_buffer), filters(&s, f, &mut f_buffer));
-    let turned = turned(&s).and_then(|t| Some((t, Layout::of(&t)?)));
+    let (of_g, of_x) = (s.co * s.pixels(), s.c * s.h * s.w);
     // A filter that is not finite would make NaN of the zeros around g, which are not there.
-    if let Some((t, layout)) = turned
-        && f.iter().all(|v| v.to_f64().is_finite())
-    {
-        let (og, cg, window) = (s.og(), s.cg(), s.kh * s.kw);
-        let mut around = vec![T::ZERO; f.len()];
-        let parts = ctx.parts_for_bytes(8 * size_of_val(&around[..]));
-        ctx.split(&mut around, CpuCtx::chunk(s.c, parts, 1) * og * window, |first, around| {
-            let first = first / (og * window);
-            let channels = around.len() / (og * window);
-            // In squares, so that what is read across stays in the cache.
-            for o0 in (0..og).step_by(SQUARE) {
-                for i in 0..channels {
-                    let (group, ci) = ((first + i) / cg, (first + i) % cg);
-                    for o in o0..og.min(o0 + SQUARE) {
-                        let from = &f[((group * og + o) * cg + ci) * window..][..window];
-                        for (out, v) in around[(i * og + o) * window..][..window].iter_mut().zip(from.iter().rev()) {
-                            *out = *v;
-                        }
-                    }
-                }
-            }
-        });
-        return with_numbers(ctx, dx, |dx| convolve(ctx, &t, &layout, g, &around, dx));
+    if f.iter().fold(true, |all, v| all & (*v - *v == T::ZERO)) {
+        if s.is_pointwise() && s.group == 1 && !s.nhwc {
+            return with_numbers(ctx, dx, |dx| {
+                images(ctx, &s, (g, of_g), (dx, of_x), |ctx, g, dx| {
+                    let across = View { data: &f[..], line_stride: 1, depth_stride: s.c };
+                    let pixels = View { data: g, line_stride: 1, depth_stride: s.pixels() };
+                    single(ctx, &across, &pixels, (s.c, s.pixels(), s.co), Scale::PLAIN, dx)
+                })
+            });
+        }
+        if let Some(plan) = Plan::backward(&s) {
+            return with_numbers(ctx, dx, |dx| {
+                images(ctx, &s, (g, of_g), (dx, of_x), |ctx, g, dx| swept(ctx, &s, &plan, g, &f, dx))
+            });
+        }
+        if let Some((t, layout)) = turned(&s).and_then(|t| Some((t, Layout::of(&t)?))) {
+            let around = turned_around(ctx, &s, &f);
+            return with_numbers(ctx, dx, |dx| convolve(ctx, &t, layout, g, &around, dx));
+        }
     }
-    let (from, to) = (s.co * s.pixels(), s.c * s.h * s.w);
     let parts = ctx.parts_for_seconds(s.seconds());
-    // Planes that are added to are never the image itself: its rows may be stored in another dtype.
     let layout = &layout;
     if parts > 1 && s.n > 1 && (s.n.is_multiple_of(ctx.threads) || s.n >= 4 * ctx.threads) {
         let alone = ctx.alone();
-        ctx.split(dx, CpuCtx::chunk(s.n, parts, 1) * to, |first, dx| {
-            for (i, dx) in dx.chunks_exact_mut(to).enumerate() {
-                spread::<E, T>(&alone, &s, layout, &g[(first / to + i) * from..][..from], &f, dx);
+        ctx.split(dx, CpuCtx::chunk(s.n, parts, 1) * of_x, |first, dx| {
+            for (i, dx) in dx.chunks_exact_mut(of_x).enumerate() {
+                spread::<E, T>(&alone, &s, layout, &g[(first / of_x + i) * of_g..][..of_g], &f, dx);
             }
         });
     } else {
-        for (n, dx) in dx.chunks_exact_mut(to).enumerate() {
-            spread::<E, T>(ctx, &s, layout, &g[n * from..][..from], &f, dx);
+        for (n, dx) in dx.chunks_exact_mut(of_x).enumerate() {
+            spread::<E, T>(ctx, &s, layout, &g[n * of_g..][..of_g], &f, dx);
         }
     }
     Ok(())
+}
+
+/// Filters with the window turned around, [c, co/group, kh, kw].
+fn turned_around<T: Float>(ctx: &CpuCtx<'_>, s: &Sizes, f: &[T]) -> Vec<T> {
+    let (og, cg, window) = (s.og(), s.cg(), s.kh * s.kw);
+    let mut around = vec![T::ZERO; f.len()];
+    let parts = ctx.parts_for_bytes(8 * size_of_val(&around[..]));
+    ctx.split(&mut around, CpuCtx::chunk(s.c, parts, 1) * og * window, |first, around| {
+        let first = first / (og * window);
+        let channels = around.len() / (og * window);
+        // In squares, so that what is read across stays in the cache.
+        for o0 in (0..og).step_by(SQUARE) {
+            for i in 0..channels {
+                let (group, ci) = ((first + i) / cg, (first + i) % cg);
+                for o in o0..og.min(o0 + SQUARE) {
+                    let from = &f[((group * og + o) * cg + ci) * window..][..window];
+                    for (out, v) in around[(i * og + o) * window..][..window].iter_mut().zip(from.iter().rev()) {
+                        *out = *v;
+                    }
+                }
+            }
+        }
+    });
+    around
 }
 
 /// Elements of a tile of sums.
 const TILE: usize = 1 << 16;
 
 /// dx of one image: the filters' transpose times g, each row added to the pixels that it came from.
-fn spread<E: Wide<Acc = T>, T: Element + Real + GemmElement>(
-    ctx: &CpuCtx<'_>,
-    s: &Sizes,
-    layout: &Layout,
-    g: &[T],
-    f: &[T],
-    dx: &mut [E],
-) {
-    with_space(layout.len(s.c), |planes: &mut [T]| {
+fn spread<E: Wide<Acc = T>, T: Float>(ctx: &CpuCtx<'_>, s: &Sizes, layout: &Layout, g: &[T], f: &[T], dx: &mut [E]) {
+    with_space(layout.len(), |planes: &mut [T]| {
+        let planes = &mut planes[..s.c * layout.plane];
         let parts = ctx.parts_for_seconds(s.seconds() / s.n as f64);
         ctx.split(planes, CpuCtx::chunk(s.c, parts, 1) * layout.plane, |first, planes| {
             planes.fill(T::ZERO);
-            let first = first / layout.plane;
-            if s.is_plane_by_plane() {
-                depthwise::spread(ctx, s, layout, first, g, f, planes);
-            } else {
-                spread_channels(ctx, s, layout, first, g, f, planes);
-            }
+            spread_channels(ctx, s, layout, first / layout.plane, g, f, planes);
         });
-        layout.drain(ctx, s, planes, dx, E::store);
+        layout.drain(ctx, planes, dx, E::store);
     });
 }
 
 /// The same for the channels from `first` on, whose planes `planes` are.
-fn spread_channels<T: Element + Real + GemmElement>(
+fn spread_channels<T: Float>(
     ctx: &CpuCtx<'_>,
     s: &Sizes,
     layout: &Layout,
@@ -407,7 +400,7 @@ fn spread_channels<T: Element + Real + GemmElement>(
             for (r, line) in tile.chunks_exact(count).enumerate() {
                 let start = at * layout.plane + layout.offsets[r];
                 for (y, line) in line.chunks_exact(s.wo).enumerate() {
-                    let to = &mut planes[start + layout.start(s, oy + y)..][..s.wo];
+                    let to = &mut planes[start + (oy + y) * layout.pitch..][..s.wo];
                     for (to, v) in to.iter_mut().zip(line) {
                         *to = Number::add(*to, *v);
                     }
@@ -423,11 +416,7 @@ pub fn bwd_weight(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> R
     with_element!(floats call.dtype, T => weight::<T, <T as Stored>::Acc>(ctx, args, call), else Err(call.no_dtype()))
 }
 
-fn weight<E: Wide<Acc = T>, T: Element + Real + GemmElement>(
-    ctx: &CpuCtx<'_>,
-    args: &mut NativeArgs<'_>,
-    call: &Call,
-) -> Result<()> {
+fn weight<E: Wide<Acc = T>, T: Float>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
     let s = Sizes::of(call);
     if s.seconds() < TINY_S {
         return naive::<E>(args, call, Makes::Filters);
@@ -440,66 +429,105 @@ fn weight<E: Wide<Acc = T>, T: Element + Real + GemmElement>(
     }
     let (mut g_buffer, mut x_buffer) = (Vec::new(), Vec::new());
     let (g, x) = (E::wide(g, &mut g_buffer), E::wide(x, &mut x_buffer));
+    let (depth, og, cg) = (s.depth(), s.og(), s.cg());
+    if s.n == 0 || s.pixels() == 0 {
+        df.fill(E::store(T::ZERO));
+        return Ok(());
+    }
+    if s.is_depthwise() && !s.nhwc && layout.pitch <= 2 * s.wo {
+        return with_numbers(ctx, df, |df| {
+            depthwise::weight(ctx, &s, &layout, g, x, df);
+            Ok(())
+        });
+    }
+    let set = T::sweeps(ctx.isa);
+    if let Some(pixels) = Pixels::of(&s, &set) {
+        // With channels last, or one position, sums are where they belong.
+        if s.nhwc || s.kh * s.kw == 1 {
+            return with_numbers(ctx, df, |df| {
+                gradient::weight(ctx, &s, &pixels, &set, g, x, df);
+                Ok(())
+            });
+        }
+        let mut sums = vec![T::ZERO; df.len()];
+        gradient::weight(ctx, &s, &pixels, &set, g, x, &mut sums);
+        let window = s.kh * s.kw;
+        let parts = ctx.parts_for_bytes(4 * size_of_val(&sums[..]));
+        ctx.split(df, CpuCtx::chunk(s.co, parts, 1) * depth, |first, df| {
+            for (df, sums) in df.chunks_exact_mut(depth).zip(sums[first..].chunks_exact(depth)) {
+                for (t, sums) in sums.chunks_exact(cg).enumerate() {
+                    for (to, v) in df[t..].iter_mut().step_by(window).zip(sums) {
+                        *to = E::store(*v);
+                    }
+                }
+            }
+        });
+        return Ok(());
+    }
+    let mut sums = vec![T::ZERO; df.len()];
+    let across = by_products(ctx, &s, &layout, g, x, &mut sums);
+    store_filters(ctx, &s, df, |o, r| {
+        let sums = &sums[o / og * og * depth..];
+        if across { sums[r * og + o % og] } else { sums[o % og * depth + r] }
+    });
+    Ok(())
+}
+
+/// Gradients of the filters, in the order of NCHW or as a matrix that lies across: then true.
+fn by_products<T: Float>(ctx: &CpuCtx<'_>, s: &Sizes, layout: &Layout, g: &[T], x: &[T], sums: &mut [T]) -> bool {
     let (depth, og, pixels) = (s.depth(), s.og(), s.pixels());
     // Filters by positions of the window, or the other way round: whichever lays out less.
     let straight = s.n * depth * pixels <= s.n * og * pixels + 2 * og * depth;
-    let mut sums = vec![T::ZERO; df.len()];
     let (from, of_g) = (s.c * s.h * s.w, s.co * pixels);
-    for n in 0..s.n {
-        let (g, x) = (&g[n * of_g..][..of_g], &x[n * from..][..from]);
-        let scale = if n == 0 { Scale::PLAIN } else { Scale::ADDED };
-        let made = |planes: &[T]| {
-            if s.is_plane_by_plane() {
-                return depthwise::weight(ctx, &s, &layout, planes, g, &mut sums, n > 0);
-            }
-            let [line_stride, _, depth_stride] = s.strides(s.co, s.ho, s.wo);
+    let [line_stride, _, depth_stride] = s.strides(s.co, s.ho, s.wo);
+    with_space(layout.len(), |planes| {
+        for n in 0..s.n {
+            let (g, x) = (&g[n * of_g..][..of_g], &x[n * from..][..from]);
+            let scale = if n == 0 { Scale::PLAIN } else { Scale::ADDED };
+            layout.fill(ctx, x, planes);
             for (group, sums) in sums.chunks_exact_mut(og * depth).enumerate() {
                 let filters = View { data: &g[group * og * line_stride..], line_stride, depth_stride };
-                let planes = planes.get(group * s.cg() * layout.plane..).unwrap_or(&[]);
-                let positions = Positions(Patches { s: &s, layout: &layout, planes });
+                let planes = &planes[group * s.cg() * layout.plane..];
+                let positions = Positions(Patches { s, layout, planes });
                 if straight {
                     multiply(ctx, &filters, &positions, pixels, scale, Block::new(sums, og, depth, depth));
                 } else {
                     multiply(ctx, &positions, &filters, pixels, scale, Block::new(sums, depth, og, og));
                 }
             }
-        };
-        if layout.is_image {
-            let mut made = made;
-            made(x);
-        } else {
-            with_space(layout.len(s.c), |planes| {
-                layout.fill(ctx, &s, x, planes);
-                let mut made = made;
-                made(planes);
-            });
         }
-    }
+    });
+    !straight
+}
+
+/// Filters from `sum(filter, row of the patches)`, in the call's layout.
+fn store_filters<E: Wide<Acc = T>, T: Float>(
+    ctx: &CpuCtx<'_>,
+    s: &Sizes,
+    df: &mut [E],
+    sum: impl Fn(usize, usize) -> T + Sync,
+) {
+    let depth = s.depth();
     let [cs, ys, xs] = s.strides(s.cg(), s.kh, s.kw);
-    let across = !straight && !s.is_plane_by_plane();
-    let parts = ctx.parts_for_bytes(4 * size_of_val(&sums[..]));
+    let parts = ctx.parts_for_bytes(4 * size_of::<T>() * df.len());
     ctx.split(df, CpuCtx::chunk(s.co, parts, 1) * depth, |first, df| {
         let first = first / depth;
         let filters = df.len() / depth;
         // In squares, so that what is read across stays in the cache.
         for r0 in (0..depth).step_by(SQUARE) {
             for o in 0..filters {
-                let (group, i) = ((first + o) / og, (first + o) % og);
-                let sums = &sums[group * og * depth..][..og * depth];
                 for r in r0..depth.min(r0 + SQUARE) {
-                    let v = if across { sums[r * og + i] } else { sums[i * depth + r] };
                     let to = if s.nhwc {
-                        let (ci, ky, kx) = unpack(&s, r);
+                        let (ci, ky, kx) = unpack(s, r);
                         ci * cs + ky * ys + kx * xs
                     } else {
                         r
                     };
-                    df[o * depth + to] = E::store(v);
+                    df[o * depth + to] = E::store(sum(first + o, r));
                 }
             }
         }
     });
-    Ok(())
 }
 
 /// Side of the squares in which a matrix is turned.

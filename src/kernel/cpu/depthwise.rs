@@ -1,154 +1,186 @@
-//! Convolutions with one channel and one filter in each group: sums of a plane's elements, shifted.
+//! Convolutions with one channel and one filter in each group: sums of a plane's elements, shifted. A channel's planes are laid out
+//! where they are used, so that they stay in the first-level cache.
 
 use super::CpuCtx;
 use super::conv::Sizes;
 use super::math::Real;
-use super::planes::Layout;
+use super::planes::{Layout, with_space};
 use super::product::Element;
+use super::simd::sweep::{DOTS, Rows, Shifts, Sweeps, Swept};
 use super::simd::{Job, Style, dispatch};
+use super::sweep::{Phase, Plan, put};
 
-/// Columns that are summed at once.
-const LANES: usize = 32;
-
-/// y of one image from its planes and the filters, in either layout.
-pub(super) fn forward<T: Element + Real>(
-    ctx: &CpuCtx<'_>,
-    s: &Sizes,
-    layout: &Layout,
-    planes: &[T],
-    f: &[T],
-    y: &mut [T],
-) {
-    let pixels = s.pixels();
-    let set = T::set(ctx.isa);
-    let plane = |channel: usize, y: &mut [T]| {
-        let (plane, filter) = (&planes[channel * layout.plane..], &f[channel * s.depth()..][..s.depth()]);
-        for (oy, y) in y.chunks_exact_mut(s.wo).enumerate() {
-            set.row(&layout.offsets[..s.depth()], filter, &plane[layout.start(s, oy)..], y);
-        }
+/// The result of one image, in either layout.
+pub(super) fn apply<T: Element + Swept>(ctx: &CpuCtx<'_>, plan: &Plan, x: &[T], f: &[T], y: &mut [T]) {
+    let pixels = plan.to.h * plan.to.w;
+    let set = T::sweeps(ctx.isa);
+    let parts = ctx.parts_for_bytes(4 * size_of_val(y));
+    let chunk = CpuCtx::chunk(plan.to.c, parts, 1) * pixels;
+    let channels = |first: usize, planes: Planes<'_, T>, y: &mut [T]| {
+        dispatch(ctx.isa, Channels { plan, set: &set, planes, f, first: first / pixels, y });
     };
-    let parts = ctx.parts_for_bytes(2 * size_of_val(y));
-    if !s.nhwc {
-        ctx.split(y, CpuCtx::chunk(s.c, parts, 1) * pixels, |first, y| {
-            y.chunks_exact_mut(pixels).enumerate().for_each(|(i, y)| plane(first / pixels + i, y));
-        });
+    if !plan.to.nhwc {
+        ctx.split(y, chunk, |first, y| channels(first, Planes::Of(x), y));
         return;
     }
+    // As planes first, whose rows are read once for all channels; the result is turned.
     let mut made = vec![T::ZERO; y.len()];
-    ctx.split(&mut made, CpuCtx::chunk(s.c, parts, 1) * pixels, |first, y| {
-        y.chunks_exact_mut(pixels).enumerate().for_each(|(i, y)| plane(first / pixels + i, y));
+    with_space(plan.layout.len(), |planes| {
+        plan.layout.fill(ctx, x, planes);
+        let planes = &*planes;
+        ctx.split(&mut made, chunk, |first, y| channels(first, Planes::Laid(planes), y));
     });
-    ctx.split(y, CpuCtx::chunk(pixels, parts, 1) * s.c, |first, y| {
-        for (i, y) in y.chunks_exact_mut(s.c).enumerate() {
+    let c = plan.to.c;
+    ctx.split(y, CpuCtx::chunk(pixels, parts, 1) * c, |first, y| {
+        for (i, y) in y.chunks_exact_mut(c).enumerate() {
             for (channel, y) in y.iter_mut().enumerate() {
-                *y = made[channel * pixels + first / s.c + i];
+                *y = made[channel * pixels + first / c + i];
             }
         }
     });
 }
 
-/// Adds rows of g, times the filter, to a plane.
-struct Spread<'a, T> {
-    s: &'a Sizes,
-    layout: &'a Layout,
-    g: &'a [T],
-    filter: &'a [T],
-    plane: &'a mut [T],
+/// Where the planes of a channel come from.
+enum Planes<'a, T> {
+    /// From the image.
+    Of(&'a [T]),
+    /// They are there.
+    Laid(&'a [T]),
 }
 
-impl<T: Element + Real> Job for Spread<'_, T> {
-    type Out = ();
-    #[inline(always)]
-    fn run<S: Style>(self) {
-        for (oy, g) in self.g.chunks_exact(self.s.wo).enumerate() {
-            for (offset, f) in self.layout.offsets.iter().zip(self.filter) {
-                let to = &mut self.plane[offset + self.layout.start(self.s, oy)..][..self.s.wo];
-                for (to, v) in to.iter_mut().zip(g) {
-                    *to = v.fma::<S>(*f, *to);
-                }
-            }
-        }
-    }
-}
-
-/// Adds g times the filters to the planes of the channels from `first` on (NCHW).
-pub(super) fn spread<T: Element + Real>(
-    ctx: &CpuCtx<'_>,
-    s: &Sizes,
-    layout: &Layout,
+/// Channels from `first` on.
+struct Channels<'a, T> {
+    plan: &'a Plan,
+    set: &'a Sweeps<T>,
+    planes: Planes<'a, T>,
+    f: &'a [T],
     first: usize,
-    g: &[T],
-    f: &[T],
-    planes: &mut [T],
-) {
-    for (i, plane) in planes.chunks_exact_mut(layout.plane).enumerate() {
-        let channel = first + i;
-        let (g, filter) = (&g[channel * s.pixels()..][..s.pixels()], &f[channel * s.depth()..][..s.depth()]);
-        dispatch(ctx.isa, Spread { s, layout, g, filter, plane });
-    }
+    y: &'a mut [T],
 }
 
-/// Σ g · plane for each position of the window.
-struct Sums<'a, T> {
-    s: &'a Sizes,
-    layout: &'a Layout,
-    g: &'a [T],
-    plane: &'a [T],
-    sums: &'a mut [T],
-    add: bool,
-}
-
-impl<T: Element + Real> Job for Sums<'_, T> {
+impl<T: Element + Swept> Job for Channels<'_, T> {
     type Out = ();
     #[inline(always)]
     fn run<S: Style>(self) {
-        let s = self.s;
-        for (offset, out) in self.layout.offsets.iter().zip(self.sums) {
-            let mut lanes = [T::ZERO; LANES];
-            let mut few = [T::ZERO; 8];
-            let mut rest = T::ZERO;
-            for (oy, g) in self.g.chunks_exact(s.wo).enumerate() {
-                let from = &self.plane[offset + self.layout.start(s, oy)..][..s.wo];
-                let ((g, g_rest), (v, v_rest)) = (g.as_chunks::<LANES>(), from.as_chunks::<LANES>());
-                for (g, v) in g.iter().zip(v) {
-                    for i in 0..LANES {
-                        lanes[i] = v[i].fma::<S>(g[i], lanes[i]);
+        let (plan, layout) = (self.plan, &self.plan.layout);
+        let pixels = plan.to.h * plan.to.w;
+        let scratch =
+            2 * plan.phases.iter().map(|p| if p.step.1 == 1 { 0 } else { p.rows * p.cols }).max().unwrap_or(0);
+        let runs = layout.runs();
+        let mut factors = Vec::new();
+        with_space(layout.one() + scratch, |space| {
+            let (own, scratch) = space.split_at_mut(layout.one());
+            layout.clear(own);
+            for (i, y) in self.y.chunks_exact_mut(pixels).enumerate() {
+                let channel = self.first + i;
+                let plane = match self.planes {
+                    Planes::Of(x) => {
+                        layout.fill_one(self.set, &runs, x, channel, own);
+                        &*own
                     }
-                }
-                let ((g, g_rest), (v, v_rest)) = (g_rest.as_chunks::<8>(), v_rest.as_chunks::<8>());
-                for (g, v) in g.iter().zip(v) {
-                    for i in 0..8 {
-                        few[i] = v[i].fma::<S>(g[i], few[i]);
+                    Planes::Laid(all) => &all[channel * layout.plane..],
+                };
+                let mut sums = |phase: &Phase, apart: usize, to: &mut [T]| {
+                    factors.clear();
+                    factors.extend(phase.filters.iter().map(|hop| self.f[channel * plan.of_group + hop]));
+                    let rows = Rows { count: phase.rows, data: layout.pitch, out: apart, len: phase.cols };
+                    self.set.shifted(Shifts::new(&phase.planes, &factors), plane, rows, to);
+                };
+                let mut phases = plan.phases.iter().peekable();
+                while let Some(phase) = phases.next() {
+                    let (first, apart) = (phase.first.0 * plan.to.w + phase.first.1, phase.step.0 * plan.to.w);
+                    if phase.step.1 == 1 {
+                        sums(phase, apart, &mut y[first..]);
+                        continue;
                     }
-                }
-                for (g, v) in g_rest.iter().zip(v_rest) {
-                    rest = v.fma::<S>(*g, rest);
+                    let (even, odd) = scratch.split_at_mut(phase.rows * phase.cols);
+                    sums(phase, phase.cols, even);
+                    // Two columns' phases of the same rows are stored in turns.
+                    let pair =
+                        phases.next_if(|p| phase.step.1 == 2 && p.first == (phase.first.0, 1) && phase.first.1 == 0);
+                    if let Some(next) = pair {
+                        sums(next, next.cols, odd);
+                    }
+                    for (row, even) in even.chunks_exact(phase.cols).enumerate() {
+                        let to = &mut y[first + row * apart..];
+                        match pair {
+                            None => put(even, to, phase.step.1, false),
+                            Some(next) => in_turns(even, &odd[row * next.cols..][..next.cols], to),
+                        }
+                    }
                 }
             }
-            let sum = lanes.iter().chain(&few).fold(rest, |s, v| s + *v);
-            *out = if self.add { *out + sum } else { sum };
-        }
+        });
     }
 }
 
-/// The filters' gradient of one image (NCHW), added to `sums` or not.
-pub(super) fn weight<T: Element + Real>(
+/// Elements of `even` and `odd`, which has as many or one less, in turns.
+#[inline(always)]
+fn in_turns<T: Copy>(even: &[T], odd: &[T], to: &mut [T]) {
+    for ((to, even), odd) in to.as_chunks_mut::<2>().0.iter_mut().zip(even).zip(odd) {
+        *to = [*even, *odd];
+    }
+    if let Some(last) = even.get(odd.len()) {
+        to[2 * odd.len()] = *last;
+    }
+}
+
+/// The filters' gradient of all images (NCHW) to `sums`.
+pub(super) fn weight<T: Element + Real + Swept>(
     ctx: &CpuCtx<'_>,
     s: &Sizes,
     layout: &Layout,
-    planes: &[T],
     g: &[T],
+    x: &[T],
     sums: &mut [T],
-    add: bool,
 ) {
-    let parts = ctx.parts_for_bytes(2 * size_of_val(g));
     let window = s.depth();
+    let set = T::sweeps(ctx.isa);
+    let parts = ctx.parts_for_bytes(4 * size_of_val(g));
     ctx.split(sums, CpuCtx::chunk(s.c, parts, 1) * window, |first, sums| {
-        for (i, sums) in sums.chunks_exact_mut(window).enumerate() {
-            let channel = first / window + i;
-            let (g, plane) =
-                (&g[channel * s.pixels()..][..s.pixels()], &planes[channel * layout.plane..][..layout.plane]);
-            dispatch(ctx.isa, Sums { s, layout, g, plane, sums, add });
-        }
+        dispatch(ctx.isa, Gradients { s, layout, set: &set, g, x, first: first / window, sums });
     });
+}
+
+/// Gradients of the filters of the channels from `first` on.
+struct Gradients<'a, T> {
+    s: &'a Sizes,
+    layout: &'a Layout,
+    set: &'a Sweeps<T>,
+    g: &'a [T],
+    x: &'a [T],
+    first: usize,
+    sums: &'a mut [T],
+}
+
+impl<T: Element + Real + Swept> Job for Gradients<'_, T> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Style>(self) {
+        let Gradients { s, layout, set, g, x, first, sums } = self;
+        let (pixels, image) = (s.pixels(), s.c * s.h * s.w);
+        let rows = Rows { count: s.ho, data: layout.pitch, out: s.wo, len: s.wo };
+        let runs = layout.runs();
+        let mut few = [T::ZERO; DOTS[0]];
+        sums.fill(T::ZERO);
+        with_space(layout.one(), |plane| {
+            layout.clear(plane);
+            for n in 0..s.n {
+                for (i, sums) in sums.chunks_exact_mut(s.depth()).enumerate() {
+                    let channel = first + i;
+                    let g = &g[(n * s.c + channel) * pixels..][..pixels];
+                    layout.fill_one(set, &runs, &x[n * image..], channel, plane);
+                    let mut at = 0;
+                    while at < sums.len() {
+                        let cols = DOTS.into_iter().find(|d| at + d <= sums.len()).unwrap_or(1);
+                        set.dots(rows, g, (plane, &layout.offsets[at..at + cols]), &mut few);
+                        for (sum, v) in sums[at..at + cols].iter_mut().zip(few) {
+                            *sum = *sum + v;
+                        }
+                        at += cols;
+                    }
+                }
+            }
+        });
+    }
 }

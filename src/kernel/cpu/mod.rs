@@ -14,6 +14,7 @@ mod dots;
 mod elementary;
 pub mod elementwise;
 pub mod extreme;
+mod gradient;
 mod lanes;
 mod large;
 pub mod load;
@@ -31,6 +32,7 @@ mod product;
 pub mod reduce;
 pub mod simd;
 pub mod stream;
+mod sweep;
 pub mod vector;
 pub mod whole;
 

@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 pub mod routine;
+pub mod sweep;
 pub mod tile;
 mod vector;
 

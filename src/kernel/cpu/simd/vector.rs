@@ -28,6 +28,131 @@ pub(super) trait Vector: Copy {
     unsafe fn add(self, b: Self) -> Self;
 }
 
+/// A vector of floats.
+pub(super) trait Floats: Vector {
+    /// The sum of its elements, halves joined first.
+    ///
+    /// # Safety
+    /// As for all.
+    unsafe fn sum(self) -> Self::E;
+    /// The first `count` < LANES elements at `p`, and zeros.
+    ///
+    /// # Safety
+    /// As for all; so many can be read.
+    unsafe fn load_some(p: *const Self::E, count: usize) -> Self;
+    /// The first `count` < LANES elements to `p`.
+    ///
+    /// # Safety
+    /// As for all; so many can be written.
+    unsafe fn store_some(self, p: *mut Self::E, count: usize);
+    /// Every second one of the 2 · LANES elements at `p`, from the first on.
+    ///
+    /// # Safety
+    /// As for all; so many can be read.
+    unsafe fn load_evens(p: *const Self::E) -> Self;
+}
+
+/// [`Floats::load_some`] and [`Floats::store_some`] by way of memory.
+macro_rules! some_by_memory {
+    ($e:ident, $lanes:literal) => {
+        // SAFETY: callers vouch for what the trait asks of them.
+        #[inline(always)]
+        unsafe fn load_some(p: *const $e, count: usize) -> Self {
+            let mut all = [0.0; $lanes];
+            for (i, v) in all.iter_mut().enumerate().take(count) {
+                // SAFETY: the caller vouches for `count` elements.
+                *v = unsafe { p.add(i).read() };
+            }
+            // SAFETY: the caller vouches for the instruction set; `all` is a vector of elements.
+            unsafe { Self::load(all.as_ptr()) }
+        }
+        // SAFETY: as above.
+        #[inline(always)]
+        unsafe fn load_evens(p: *const $e) -> Self {
+            let mut all = [0.0; $lanes];
+            for (i, v) in all.iter_mut().enumerate() {
+                // SAFETY: the caller vouches for twice as many elements.
+                *v = unsafe { p.add(2 * i).read() };
+            }
+            // SAFETY: the caller vouches for the instruction set; `all` is a vector of elements.
+            unsafe { Self::load(all.as_ptr()) }
+        }
+        // SAFETY: as above.
+        #[inline(always)]
+        unsafe fn store_some(self, p: *mut $e, count: usize) {
+            let mut all = [0.0; $lanes];
+            // SAFETY: the caller vouches for the instruction set; `all` has room for the vector.
+            unsafe { self.store(all.as_mut_ptr()) };
+            for (i, v) in all.iter().enumerate().take(count) {
+                // SAFETY: the caller vouches for `count` elements.
+                unsafe { p.add(i).write(*v) };
+            }
+        }
+    };
+}
+
+/// The same with masks of AVX-512.
+#[cfg(target_arch = "x86_64")]
+macro_rules! some_by_mask {
+    ($e:ident, $mask:ident, $load:ident, $store:ident, $join:ident, $index:ident($($even:literal)*)) => {
+        // SAFETY: callers vouch for what the trait asks of them.
+        #[inline(always)]
+        unsafe fn load_evens(p: *const $e) -> Self {
+            // SAFETY: the caller vouches for the instruction set and for two vectors of elements.
+            unsafe {
+                let (low, high) = (Self::load(p), Self::load(p.add(Self::LANES)));
+                std::arch::x86_64::$join(low, std::arch::x86_64::$index($($even),*), high)
+            }
+        }
+        // SAFETY: callers vouch for what the trait asks of them.
+        #[inline(always)]
+        unsafe fn load_some(p: *const $e, count: usize) -> Self {
+            // SAFETY: the caller vouches for the instruction set, and for the elements that the mask names.
+            unsafe { std::arch::x86_64::$load(((1u32 << count) - 1) as std::arch::x86_64::$mask, p) }
+        }
+        // SAFETY: as above.
+        #[inline(always)]
+        unsafe fn store_some(self, p: *mut $e, count: usize) {
+            // SAFETY: as above.
+            unsafe { std::arch::x86_64::$store(p, ((1u32 << count) - 1) as std::arch::x86_64::$mask, self) }
+        }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+macro_rules! floats {
+    ($vector:ident, $e:ident, $lanes:literal, $($some:tt)*) => {
+        impl Floats for std::arch::x86_64::$vector {
+            $($some)*
+            // SAFETY: callers vouch for what the trait asks of them.
+            #[inline(always)]
+            unsafe fn sum(self) -> $e {
+                let mut all = [0.0; $lanes];
+                // SAFETY: the caller vouches for the instruction set; `all` has room for the vector.
+                unsafe { self.store(all.as_mut_ptr()) };
+                let mut width = $lanes;
+                while width > 1 {
+                    width /= 2;
+                    for i in 0..width {
+                        all[i] += all[i + width];
+                    }
+                }
+                all[0]
+            }
+        }
+    };
+}
+#[cfg(target_arch = "x86_64")]
+floats!(__m512, f32, 16, some_by_mask!(f32, __mmask16, _mm512_maskz_loadu_ps, _mm512_mask_storeu_ps,
+    _mm512_permutex2var_ps, _mm512_setr_epi32(0 2 4 6 8 10 12 14 16 18 20 22 24 26 28 30)););
+#[cfg(target_arch = "x86_64")]
+floats!(__m512d, f64, 8, some_by_mask!(f64, __mmask8, _mm512_maskz_loadu_pd, _mm512_mask_storeu_pd,
+    _mm512_permutex2var_pd, _mm512_setr_epi64(0 2 4 6 8 10 12 14)););
+#[cfg(target_arch = "x86_64")]
+floats!(__m256, f32, 8, some_by_memory!(f32, 8););
+#[cfg(target_arch = "x86_64")]
+floats!(__m256d, f64, 4, some_by_memory!(f64, 4););
+
 #[cfg(target_arch = "x86_64")]
 macro_rules! vector {
     ($vector:ident, $e:ident, $lanes:literal, $zero:ident, $splat:ident, $load:ident, $store:ident, $fma:ident, $add:ident) => {
@@ -177,6 +302,22 @@ macro_rules! short {
 }
 short!(f32, 4);
 short!(f64, 2);
+impl Floats for Short<f32, 4> {
+    some_by_memory!(f32, 4);
+    // SAFETY: callers vouch for what the trait asks of them.
+    #[inline(always)]
+    unsafe fn sum(self) -> f32 {
+        (self.0[0] + self.0[2]) + (self.0[1] + self.0[3])
+    }
+}
+impl Floats for Short<f64, 2> {
+    some_by_memory!(f64, 2);
+    // SAFETY: callers vouch for what the trait asks of them.
+    #[inline(always)]
+    unsafe fn sum(self) -> f64 {
+        self.0[0] + self.0[1]
+    }
+}
 
 /// A vector of i32 whose elements are multiplied in a way of its own.
 #[cfg(target_arch = "x86_64")]

@@ -1,0 +1,246 @@
+//! Gradients of filters as products over pixels: a row for each filter, a column for each channel at each position of the window.
+//! Of each pixel all channels lie together, so that a position's columns are read where they lie.
+
+use super::CpuCtx;
+use super::conv::Sizes;
+use super::number::Number;
+use super::planes::with_space;
+use super::product::{Element, copy};
+use super::simd::sweep::{Hops, Sweeps, Swept};
+use super::simd::tile::{Block, LARGEST};
+use super::simd::{Job, Style, dispatch};
+
+/// Pixels of a padded image, with the channels of each together.
+pub(super) struct Pixels {
+    down: Axis,
+    across: Axis,
+    /// Distance of two pixels.
+    pitch: usize,
+    /// Of each pixel of the result: where g has it, and where the window's first position lies.
+    g: Vec<usize>,
+    x: Vec<usize>,
+    /// From there to each position of the window.
+    taps: Vec<usize>,
+}
+
+/// Rows or columns.
+struct Axis {
+    /// How many are kept, the step from one to the next in the image, and elements before the image's first.
+    len: usize,
+    step: usize,
+    pad: usize,
+    /// The result's stride and the window's dilation among those that are kept.
+    stride: usize,
+    dilation: usize,
+}
+
+impl Axis {
+    /// None if windows reach beyond any memory.
+    fn of(count: usize, stride: usize, pad: usize, window: usize, dilation: usize) -> Option<Self> {
+        if window == 1 {
+            return Some(Axis { len: count, step: stride, pad, stride: 1, dilation: 0 });
+        }
+        let reach = count.checked_sub(1)?.checked_mul(stride)?.checked_add((window - 1).checked_mul(dilation)?)?;
+        Some(Axis { len: reach.checked_add(1)?, step: 1, pad, stride, dilation })
+    }
+    /// The element of an image of `len` that is kept at place `at`, if it is not padding.
+    fn element(&self, at: usize, len: usize) -> Option<usize> {
+        (at * self.step).checked_sub(self.pad).filter(|e| *e < len)
+    }
+}
+
+/// Padded images may be so many times as large as they are, or have so many elements.
+const MOST_TIMES: usize = 8;
+const MOST: usize = 1 << 20;
+/// Elements of a cache line.
+const UNIT: usize = 16;
+/// Elements behind the last pixel that vectors may reach.
+const SLACK: usize = 64;
+
+impl Pixels {
+    /// None where windows reach far beyond the image, or where vectors would be mostly empty.
+    pub(super) fn of<T: Swept>(s: &Sizes, set: &Sweeps<T>) -> Option<Self> {
+        if 2 * s.cg() < set.lanes {
+            return None;
+        }
+        let down = Axis::of(s.ho, s.sh, s.pt, s.kh, s.dh)?;
+        let across = Axis::of(s.wo, s.sw, s.pl, s.kw, s.dw)?;
+        let mut pitch = s.c.next_multiple_of(UNIT);
+        // Pixels a large power of two apart would share a few places in the caches.
+        if (pitch / UNIT).is_multiple_of(4) {
+            pitch += UNIT;
+        }
+        let whole = down.len.checked_mul(across.len)?.checked_mul(pitch)?;
+        if whole > MOST && whole / MOST_TIMES > s.c * s.h * s.w {
+            return None;
+        }
+        let [_, gy, gx] = s.strides(s.co, s.ho, s.wo);
+        let row = across.len * pitch;
+        let each = |high: usize, wide: usize, y: usize, x: usize| {
+            (0..high).flat_map(move |i| (0..wide).map(move |j| i * y + j * x)).collect::<Vec<_>>()
+        };
+        Some(Pixels {
+            g: each(s.ho, s.wo, gy, gx),
+            x: each(s.ho, s.wo, down.stride * row, across.stride * pitch),
+            taps: each(s.kh, s.kw, down.dilation * row, across.dilation * pitch),
+            down,
+            across,
+            pitch,
+        })
+    }
+
+    /// Lays an image out.
+    fn fill<T: Element>(&self, ctx: &CpuCtx<'_>, s: &Sizes, x: &[T], to: &mut [T]) {
+        let row = self.across.len * self.pitch;
+        let to = &mut to[..self.down.len * row];
+        let parts = ctx.parts_for_bytes(4 * size_of_val(to));
+        ctx.split(to, CpuCtx::chunk(self.down.len, parts, 1) * row, |first, to| {
+            dispatch(ctx.isa, Lay { pixels: self, s, x, first: first / row, to });
+        });
+    }
+}
+
+/// Side of the squares in which an image is turned.
+const SQUARE: usize = 16;
+
+/// Rows of pixels from `first` on.
+struct Lay<'a, T> {
+    pixels: &'a Pixels,
+    s: &'a Sizes,
+    x: &'a [T],
+    first: usize,
+    to: &'a mut [T],
+}
+
+impl<T: Element> Job for Lay<'_, T> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Style>(self) {
+        let Lay { pixels, s, x, first, to } = self;
+        let (pitch, across) = (pixels.pitch, &pixels.across);
+        let [cs, ys, xs] = s.strides(s.c, s.h, s.w);
+        for (i, to) in to.chunks_exact_mut(across.len * pitch).enumerate() {
+            let Some(y) = pixels.down.element(first + i, s.h) else {
+                to.fill(T::ZERO);
+                continue;
+            };
+            if s.nhwc {
+                for (at, to) in to.chunks_exact_mut(pitch).enumerate() {
+                    match across.element(at, s.w) {
+                        Some(column) => copy(&mut to[..s.c], &x[y * ys + column * xs..][..s.c]),
+                        None => to.fill(T::ZERO),
+                    }
+                }
+                continue;
+            }
+            for square in (0..across.len).step_by(SQUARE) {
+                let end = across.len.min(square + SQUARE);
+                for c0 in (0..s.c).step_by(SQUARE) {
+                    let channels = SQUARE.min(s.c - c0);
+                    for at in square..end {
+                        let to = &mut to[at * pitch + c0..][..channels];
+                        match across.element(at, s.w) {
+                            Some(column) => {
+                                let from = &x[c0 * cs + y * ys + column..];
+                                for (to, v) in to.iter_mut().zip(from.iter().step_by(cs)) {
+                                    *to = *v;
+                                }
+                            }
+                            None => to.fill(T::ZERO),
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Bytes of a panel of pixels that stay in a second-level cache while filters pass by.
+const PANEL: usize = 128 << 10;
+
+/// The gradient of all filters from all images: of filter o, position t and channel i of its group at
+/// `sums[(o · positions + t) · channels + i]`.
+pub(super) fn weight<T: Element + Swept>(
+    ctx: &CpuCtx<'_>,
+    s: &Sizes,
+    pixels: &Pixels,
+    set: &Sweeps<T>,
+    g: &[T],
+    x: &[T],
+    sums: &mut [T],
+) {
+    let (row, count) = (s.depth(), s.pixels());
+    let [line, _, _] = s.strides(s.co, s.ho, s.wo);
+    let parts = ctx.parts_for_seconds(s.seconds() / s.n.max(1) as f64);
+    // Strips of one height for every thread.
+    let chunk = CpuCtx::chunk(s.co, parts, set.rows[set.vectors - 1].min(s.og().max(1)));
+    with_space(pixels.down.len * pixels.across.len * pixels.pitch + SLACK, |space| {
+        for n in 0..s.n {
+            pixels.fill(ctx, s, &x[n * s.c * s.h * s.w..], space);
+            let (space, g) = (&*space, &g[n * s.co * count..][..s.co * count]);
+            ctx.split(sums, chunk * row, |first, sums| {
+                dispatch(ctx.isa, Filters { s, pixels, set, g, line, x: space, first: first / row, sums, add: n > 0 });
+            });
+        }
+    });
+}
+
+/// Filters from `first` on, of one image.
+struct Filters<'a, T> {
+    s: &'a Sizes,
+    pixels: &'a Pixels,
+    set: &'a Sweeps<T>,
+    g: &'a [T],
+    /// Distance of g's channels.
+    line: usize,
+    x: &'a [T],
+    first: usize,
+    sums: &'a mut [T],
+    add: bool,
+}
+
+impl<T: Element + Swept> Job for Filters<'_, T> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Style>(self) {
+        let Filters { s, pixels, set, g, line, x, first, sums, add } = self;
+        let (og, cg, row) = (s.og(), s.cg(), s.depth());
+        let count = sums.len() / row;
+        let mut scratch = [T::ZERO; LARGEST];
+        let most = (PANEL / size_of::<T>() / (set.vectors * set.lanes)).max(1);
+        let deep = s.pixels().div_ceil(s.pixels().div_ceil(most));
+        let mut c = Block::new(sums, count, row, row);
+        for p in (0..s.pixels()).step_by(deep) {
+            let end = s.pixels().min(p + deep);
+            let hops = Hops::new(&pixels.g[p..end], &pixels.x[p..end]);
+            let add = add || p > 0;
+            let mut at = 0;
+            while at < count {
+                // Filters of one group.
+                let group = (first + at) / og;
+                let filters = (og - (first + at) % og).min(count - at);
+                for (t, tap) in pixels.taps.iter().enumerate() {
+                    for ci in (0..cg).step_by(set.vectors * set.lanes) {
+                        let cols = (cg - ci).min(set.vectors * set.lanes);
+                        let vectors = cols.div_ceil(set.lanes);
+                        let high = filters.div_ceil(filters.div_ceil(set.rows[vectors - 1]));
+                        for i in (0..filters).step_by(high) {
+                            let rows = high.min(filters - i);
+                            let a = (&g[(first + at + i) * line..], line, rows);
+                            set.tile(hops, a, &x[tap + group * cg + ci..], vectors, &mut scratch);
+                            for (r, made) in scratch.chunks_exact(vectors * set.lanes).take(rows).enumerate() {
+                                let to = &mut c.row(at + i + r)[t * cg + ci..][..cols];
+                                if add {
+                                    to.iter_mut().zip(made).for_each(|(to, v)| *to = Number::add(*to, *v));
+                                } else {
+                                    copy(to, &made[..cols]);
+                                }
+                            }
+                        }
+                    }
+                }
+                at += filters;
+            }
+        }
+    }
+}
