@@ -219,15 +219,23 @@ pub(super) fn multiply_by<T: Element>(
     });
 }
 
+/// Rows and vectors of the largest tile for a product of so many rows and columns.
+fn tallest<T>(set: &Set<T>, m: usize, n: usize) -> (usize, usize) {
+    // Tiles of four vectors are the better ones where they hold as many sums as those of two.
+    let many = 2 * set.wide_rows >= set.rows && n > 2 * set.lanes;
+    if many || m <= set.wide_rows { (set.wide_rows, 4) } else { (set.rows, 2) }
+}
+
 /// Rows and columns of the pieces of C of which each costs least if about `parts` are wanted.
 fn pieces<T: Element>(set: &Set<T>, (m, n, k): (usize, usize, usize), parts: usize) -> (usize, usize) {
-    let wide = 2 * set.lanes;
+    let (high, vectors) = tallest(set, m, n);
+    let wide = vectors * set.lanes;
     let cost = |down: usize| {
         let across = parts / down;
         let (rows, cols) = (m.div_ceil(down), n.div_ceil(across));
-        let (rows, cols) = (rows.div_ceil(set.rows) * set.rows, cols.div_ceil(wide) * wide);
+        let (rows, cols) = (rows.div_ceil(high) * high, cols.div_ceil(wide) * wide);
         // Cycles: of the tiles; of laying out an element of B, of A.
-        let tiles = (rows.min(m) * cols) as f64 / wide as f64;
+        let tiles = (rows.min(m) * cols) as f64 / (2 * set.lanes) as f64;
         (k as f64 * (tiles + 0.5 * cols as f64 + 0.25 * rows as f64), rows, cols)
     };
     let best = (1..=parts).filter(|d| parts.is_multiple_of(*d)).map(cost).min_by(|x, y| x.0.total_cmp(&y.0));
@@ -267,15 +275,14 @@ struct Cut {
 }
 
 impl Cut {
-    /// Vectors of a panel of which `width` columns are used: half of them where that is enough.
+    /// Vectors of a panel of which `width` columns are used.
     fn vectors(&self, width: usize, lanes: usize) -> usize {
-        if width <= self.vectors / 2 * lanes { self.vectors / 2 } else { self.vectors }
+        width.div_ceil(lanes).min(self.vectors)
     }
 
     fn of<T: Element>(set: &Set<T>, (m, n, k): (usize, usize, usize)) -> Self {
-        let vectors = if m <= set.wide_rows { 4 } else { 2 };
+        let (most, vectors) = tallest(set, m, n);
         let wide = vectors * set.lanes;
-        let most = if vectors == 4 { set.wide_rows } else { set.rows };
         // Strips of nearly the same height.
         let high = m.div_ceil(m.div_ceil(most));
         let deep = depths::<T>(k, 2 * set.lanes);
