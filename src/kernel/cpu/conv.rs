@@ -1,5 +1,6 @@
-//! Convolutions as matrix products whose patches are laid out where they are used (see `planes` and `product`); with one
-//! channel in a group as sums of shifted planes. Params: see `kernel::plan_window`.
+//! Convolutions: sums swept over planes (see `sweep`), or over pixels for the filters' gradient (`gradient`); with one channel in
+//! each group sums of shifted rows (`depthwise`); a window of one pixel is a plain product. Where those do not fit, products whose
+//! patches are laid out where they are used (`planes`, `product`). Params: see `kernel::plan_window`.
 
 use std::borrow::Cow;
 
@@ -291,7 +292,7 @@ fn data<E: Wide<Acc = T>, T: Float>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>,
     let (g, f) = (E::wide(g, &mut g_buffer), filters(&s, f, &mut f_buffer));
     let (of_g, of_x) = (s.co * s.pixels(), s.c * s.h * s.w);
     // A filter that is not finite would make NaN of the zeros around g, which are not there.
-    if f.iter().fold(true, |all, v| all & (*v - *v == T::ZERO)) {
+    if f.iter().fold(true, |all, v| all & (*v * T::ZERO == T::ZERO)) {
         if s.is_pointwise() && s.group == 1 && !s.nhwc {
             return with_numbers(ctx, dx, |dx| {
                 images(ctx, &s, (g, of_g), (dx, of_x), |ctx, g, dx| {

@@ -68,6 +68,7 @@ impl<T: Element + Swept> Job for Channels<'_, T> {
             2 * plan.phases.iter().map(|p| if p.step.1 == 1 { 0 } else { p.rows * p.cols }).max().unwrap_or(0);
         let runs = layout.runs();
         let mut factors = Vec::new();
+        let in_order = plan.phases.iter().all(|p| p.filters.iter().copied().eq(0..p.filters.len()));
         with_space(layout.one() + scratch, |space| {
             let (own, scratch) = space.split_at_mut(layout.one());
             layout.clear(own);
@@ -81,10 +82,16 @@ impl<T: Element + Swept> Job for Channels<'_, T> {
                     Planes::Laid(all) => &all[channel * layout.plane..],
                 };
                 let mut sums = |phase: &Phase, apart: usize, to: &mut [T]| {
-                    factors.clear();
-                    factors.extend(phase.filters.iter().map(|hop| self.f[channel * plan.of_group + hop]));
+                    let f = &self.f[channel * plan.of_group..];
+                    let factors = if in_order {
+                        &f[..phase.filters.len()]
+                    } else {
+                        factors.clear();
+                        factors.extend(phase.filters.iter().map(|hop| f[*hop]));
+                        &factors
+                    };
                     let rows = Rows { count: phase.rows, data: layout.pitch, out: apart, len: phase.cols };
-                    self.set.shifted(Shifts::new(&phase.planes, &factors), plane, rows, to);
+                    self.set.shifted(Shifts::new(&phase.planes, factors), plane, rows, to);
                 };
                 let mut phases = plan.phases.iter().peekable();
                 while let Some(phase) = phases.next() {

@@ -19,8 +19,10 @@ pub(super) struct Pixels {
     /// Of each pixel of the result: where g has it, and where the window's first position lies.
     g: Vec<usize>,
     x: Vec<usize>,
-    /// From there to each position of the window.
+    /// From there to each position of the window, or to each of its rows, whose positions lie together.
     taps: Vec<usize>,
+    /// Columns of each.
+    cols: usize,
 }
 
 /// Rows or columns.
@@ -60,14 +62,17 @@ const SLACK: usize = 64;
 impl Pixels {
     /// None where windows reach far beyond the image, or where vectors would be mostly empty.
     pub(super) fn of<T: Swept>(s: &Sizes, set: &Sweeps<T>) -> Option<Self> {
-        if 2 * s.cg() < set.lanes {
+        // A few channels, and the window's next pixel behind them.
+        let rows = s.group == 1 && s.dw == 1 && s.kw > 1 && s.c < set.lanes;
+        let cols = if rows { s.kw * s.c } else { s.cg() };
+        if 2 * cols < set.lanes {
             return None;
         }
         let down = Axis::of(s.ho, s.sh, s.pt, s.kh, s.dh)?;
         let across = Axis::of(s.wo, s.sw, s.pl, s.kw, s.dw)?;
-        let mut pitch = s.c.next_multiple_of(UNIT);
+        let mut pitch = if rows { s.c } else { s.c.next_multiple_of(UNIT) };
         // Pixels a large power of two apart would share a few places in the caches.
-        if (pitch / UNIT).is_multiple_of(4) {
+        if !rows && (pitch / UNIT).is_multiple_of(4) {
             pitch += UNIT;
         }
         let whole = down.len.checked_mul(across.len)?.checked_mul(pitch)?;
@@ -82,7 +87,8 @@ impl Pixels {
         Some(Pixels {
             g: each(s.ho, s.wo, gy, gx),
             x: each(s.ho, s.wo, down.stride * row, across.stride * pitch),
-            taps: each(s.kh, s.kw, down.dilation * row, across.dilation * pitch),
+            taps: each(s.kh, if rows { 1 } else { s.kw }, down.dilation * row, across.dilation * pitch),
+            cols,
             down,
             across,
             pitch,
@@ -204,7 +210,7 @@ impl<T: Element + Swept> Job for Filters<'_, T> {
     #[inline(always)]
     fn run<S: Style>(self) {
         let Filters { s, pixels, set, g, line, x, first, sums, add } = self;
-        let (og, cg, row) = (s.og(), s.cg(), s.depth());
+        let (og, cg, cols, row) = (s.og(), s.cg(), pixels.cols, s.depth());
         let count = sums.len() / row;
         let mut scratch = [T::ZERO; LARGEST];
         let most = (PANEL / size_of::<T>() / (set.vectors * set.lanes)).max(1);
@@ -220,20 +226,20 @@ impl<T: Element + Swept> Job for Filters<'_, T> {
                 let group = (first + at) / og;
                 let filters = (og - (first + at) % og).min(count - at);
                 for (t, tap) in pixels.taps.iter().enumerate() {
-                    for ci in (0..cg).step_by(set.vectors * set.lanes) {
-                        let cols = (cg - ci).min(set.vectors * set.lanes);
-                        let vectors = cols.div_ceil(set.lanes);
+                    for j in (0..cols).step_by(set.vectors * set.lanes) {
+                        let wide = (cols - j).min(set.vectors * set.lanes);
+                        let vectors = wide.div_ceil(set.lanes);
                         let high = filters.div_ceil(filters.div_ceil(set.rows[vectors - 1]));
                         for i in (0..filters).step_by(high) {
                             let rows = high.min(filters - i);
                             let a = (&g[(first + at + i) * line..], line, rows);
-                            set.tile(hops, a, &x[tap + group * cg + ci..], vectors, &mut scratch);
+                            set.tile(hops, a, &x[tap + group * cg + j..], vectors, &mut scratch);
                             for (r, made) in scratch.chunks_exact(vectors * set.lanes).take(rows).enumerate() {
-                                let to = &mut c.row(at + i + r)[t * cg + ci..][..cols];
+                                let to = &mut c.row(at + i + r)[t * cols + j..][..wide];
                                 if add {
                                     to.iter_mut().zip(made).for_each(|(to, v)| *to = Number::add(*to, *v));
                                 } else {
-                                    copy(to, &made[..cols]);
+                                    copy(to, &made[..wide]);
                                 }
                             }
                         }

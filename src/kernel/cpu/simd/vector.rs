@@ -121,37 +121,49 @@ macro_rules! some_by_mask {
 
 #[cfg(target_arch = "x86_64")]
 macro_rules! floats {
-    ($vector:ident, $e:ident, $lanes:literal, $($some:tt)*) => {
+    ($vector:ident, $e:ident, sum $sum:expr, $($some:tt)*) => {
         impl Floats for std::arch::x86_64::$vector {
             $($some)*
             // SAFETY: callers vouch for what the trait asks of them.
             #[inline(always)]
             unsafe fn sum(self) -> $e {
-                let mut all = [0.0; $lanes];
-                // SAFETY: the caller vouches for the instruction set; `all` has room for the vector.
-                unsafe { self.store(all.as_mut_ptr()) };
-                let mut width = $lanes;
-                while width > 1 {
-                    width /= 2;
-                    for i in 0..width {
-                        all[i] += all[i + width];
-                    }
-                }
-                all[0]
+                // SAFETY: the caller vouches for the instruction set.
+                unsafe { $sum(self) }
             }
         }
     };
 }
+
+/// The sum of a vector's elements by way of memory, halves joined first.
+///
+/// # Safety
+/// As for [`Vector`].
 #[cfg(target_arch = "x86_64")]
-floats!(__m512, f32, 16, some_by_mask!(f32, __mmask16, _mm512_maskz_loadu_ps, _mm512_mask_storeu_ps,
+#[inline(always)]
+unsafe fn sum_in_memory<V: Vector<E: std::ops::Add<Output = V::E> + Default + Copy>>(v: V) -> V::E {
+    let mut all = [V::E::default(); 8];
+    debug_assert!(V::LANES <= all.len(), "no room for a vector");
+    // SAFETY: the caller vouches for the instruction set; `all` has room for the vectors that this is called with.
+    unsafe { v.store(all.as_mut_ptr()) };
+    let mut width = V::LANES;
+    while width > 1 {
+        width /= 2;
+        for i in 0..width {
+            all[i] = all[i] + all[i + width];
+        }
+    }
+    all[0]
+}
+#[cfg(target_arch = "x86_64")]
+floats!(__m512, f32, sum std::arch::x86_64::_mm512_reduce_add_ps, some_by_mask!(f32, __mmask16, _mm512_maskz_loadu_ps, _mm512_mask_storeu_ps,
     _mm512_permutex2var_ps, _mm512_setr_epi32(0 2 4 6 8 10 12 14 16 18 20 22 24 26 28 30)););
 #[cfg(target_arch = "x86_64")]
-floats!(__m512d, f64, 8, some_by_mask!(f64, __mmask8, _mm512_maskz_loadu_pd, _mm512_mask_storeu_pd,
+floats!(__m512d, f64, sum std::arch::x86_64::_mm512_reduce_add_pd, some_by_mask!(f64, __mmask8, _mm512_maskz_loadu_pd, _mm512_mask_storeu_pd,
     _mm512_permutex2var_pd, _mm512_setr_epi64(0 2 4 6 8 10 12 14)););
 #[cfg(target_arch = "x86_64")]
-floats!(__m256, f32, 8, some_by_memory!(f32, 8););
+floats!(__m256, f32, sum sum_in_memory, some_by_memory!(f32, 8););
 #[cfg(target_arch = "x86_64")]
-floats!(__m256d, f64, 4, some_by_memory!(f64, 4););
+floats!(__m256d, f64, sum sum_in_memory, some_by_memory!(f64, 4););
 
 #[cfg(target_arch = "x86_64")]
 macro_rules! vector {
