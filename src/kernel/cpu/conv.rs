@@ -12,7 +12,7 @@ use super::large::Failure;
 use super::math::Real;
 use super::matmul::single;
 use super::number::{Element as Stored, Number, with_element};
-use super::planes::{Layout, Patches, Positions, with_space};
+use super::planes::{Layout, Patches, with_space};
 use super::product::{Element, FLOPS_PER_S, Scale, Side, View, multiply};
 use super::simd::routine::GemmElement;
 use super::simd::sweep::Swept;
@@ -22,7 +22,7 @@ use super::vector::Wide;
 use super::{Call, CpuCtx, NativeArgs};
 
 /// Floats that convolutions are summed in.
-trait Float: Element + Real + GemmElement + Swept {}
+pub(super) trait Float: Element + Real + GemmElement + Swept {}
 impl<T: Element + Real + GemmElement + Swept> Float for T {}
 
 /// Sizes of a call; names as in `kernel::window::Window`.
@@ -466,39 +466,12 @@ fn weight<E: Wide<Acc = T>, T: Float>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_
         return Ok(());
     }
     let mut sums = vec![T::ZERO; df.len()];
-    let across = by_products(ctx, &s, &layout, g, x, &mut sums);
+    let across = gradient::by_products(ctx, &s, &layout, g, x, &mut sums);
     store_filters(ctx, &s, df, |o, r| {
         let sums = &sums[o / og * og * depth..];
         if across { sums[r * og + o % og] } else { sums[o % og * depth + r] }
     });
     Ok(())
-}
-
-/// Gradients of the filters, in the order of NCHW or as a matrix that lies across: then true.
-fn by_products<T: Float>(ctx: &CpuCtx<'_>, s: &Sizes, layout: &Layout, g: &[T], x: &[T], sums: &mut [T]) -> bool {
-    let (depth, og, pixels) = (s.depth(), s.og(), s.pixels());
-    // Filters by positions of the window, or the other way round: whichever lays out less.
-    let straight = s.n * depth * pixels <= s.n * og * pixels + 2 * og * depth;
-    let (from, of_g) = (s.c * s.h * s.w, s.co * pixels);
-    let [line_stride, _, depth_stride] = s.strides(s.co, s.ho, s.wo);
-    with_space(layout.len(), |planes| {
-        for n in 0..s.n {
-            let (g, x) = (&g[n * of_g..][..of_g], &x[n * from..][..from]);
-            let scale = if n == 0 { Scale::PLAIN } else { Scale::ADDED };
-            layout.fill(ctx, x, planes);
-            for (group, sums) in sums.chunks_exact_mut(og * depth).enumerate() {
-                let filters = View { data: &g[group * og * line_stride..], line_stride, depth_stride };
-                let planes = &planes[group * s.cg() * layout.plane..];
-                let positions = Positions(Patches { s, layout, planes });
-                if straight {
-                    multiply(ctx, &filters, &positions, pixels, scale, Block::new(sums, og, depth, depth));
-                } else {
-                    multiply(ctx, &positions, &filters, pixels, scale, Block::new(sums, depth, og, og));
-                }
-            }
-        }
-    });
-    !straight
 }
 
 /// Filters from `sum(filter, row of the patches)`, in the call's layout.

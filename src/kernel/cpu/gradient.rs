@@ -2,10 +2,10 @@
 //! Of each pixel all channels lie together, so that a position's columns are read where they lie.
 
 use super::CpuCtx;
-use super::conv::Sizes;
+use super::conv::{Float, Sizes};
 use super::number::Number;
-use super::planes::with_space;
-use super::product::{Element, copy};
+use super::planes::{Layout, Patches, Positions, with_space};
+use super::product::{Element, Scale, View, copy, multiply};
 use super::simd::sweep::{Hops, Sweeps, Swept};
 use super::simd::tile::{Block, LARGEST};
 use super::simd::{Job, Style, dispatch};
@@ -249,4 +249,38 @@ impl<T: Element + Swept> Job for Filters<'_, T> {
             }
         }
     }
+}
+
+/// Gradients of the filters, in the order of NCHW or as a matrix that lies across: then true.
+pub(super) fn by_products<T: Float>(
+    ctx: &CpuCtx<'_>,
+    s: &Sizes,
+    layout: &Layout,
+    g: &[T],
+    x: &[T],
+    sums: &mut [T],
+) -> bool {
+    let (depth, og, pixels) = (s.depth(), s.og(), s.pixels());
+    // Filters by positions of the window, or the other way round: whichever lays out less.
+    let straight = s.n * depth * pixels <= s.n * og * pixels + 2 * og * depth;
+    let (from, of_g) = (s.c * s.h * s.w, s.co * pixels);
+    let [line_stride, _, depth_stride] = s.strides(s.co, s.ho, s.wo);
+    with_space(layout.len(), |planes| {
+        for n in 0..s.n {
+            let (g, x) = (&g[n * of_g..][..of_g], &x[n * from..][..from]);
+            let scale = if n == 0 { Scale::PLAIN } else { Scale::ADDED };
+            layout.fill(ctx, x, planes);
+            for (group, sums) in sums.chunks_exact_mut(og * depth).enumerate() {
+                let filters = View { data: &g[group * og * line_stride..], line_stride, depth_stride };
+                let planes = &planes[group * s.cg() * layout.plane..];
+                let positions = Positions(Patches { s, layout, planes });
+                if straight {
+                    multiply(ctx, &filters, &positions, pixels, scale, Block::new(sums, og, depth, depth));
+                } else {
+                    multiply(ctx, &positions, &filters, pixels, scale, Block::new(sums, depth, og, og));
+                }
+            }
+        }
+    });
+    !straight
 }
