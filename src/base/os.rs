@@ -293,6 +293,36 @@ pub fn default_variable(name: &str, value: &str) {
     let _ = (name, value);
 }
 
+/// Sets or removes a variable of this process's environment, for drivers that it loads later and processes that it starts. Only to
+/// be called while no foreign code runs in another thread: before the first driver is loaded.
+pub fn set_variable(name: &str, value: Option<&std::ffi::OsStr>) {
+    // SAFETY: threads of ours read the environment through the standard library alone, which keeps them apart; there is no other
+    // code that might read it meanwhile, says the caller.
+    match value {
+        Some(value) => unsafe { std::env::set_var(name, value) },
+        None => unsafe { std::env::remove_var(name) },
+    }
+}
+
+/// Files that this process has mapped as code, without those that are gone; none where the system does not tell.
+pub fn mapped_files() -> Vec<String> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let code = |line: &str| {
+        let mut parts = line.splitn(6, ' ').map(str::trim);
+        let (rights, path) = (parts.nth(1)?, parts.nth(3)?);
+        (rights.contains('x') && path.starts_with('/') && !path.ends_with(" (deleted)")).then(|| path.to_string())
+    };
+    let mut all: Vec<String> = maps.lines().filter_map(code).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// What tells this start of the system from others; empty where it does not tell.
+pub fn boot() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map_or_else(|_| String::new(), |t| t.trim().to_string())
+}
+
 /// The user whose rights this process has; `None` where files have no owner.
 pub fn user_id() -> Option<u32> {
     #[cfg(unix)]
