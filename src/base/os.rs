@@ -382,6 +382,16 @@ pub fn ending(status: std::process::ExitStatus) -> String {
 mod tests {
     use super::*;
 
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn this_program_is_mapped_and_this_start_of_the_system_has_a_name() {
+        let own = std::fs::canonicalize(std::env::current_exe().unwrap()).unwrap();
+        let mapped = mapped_files();
+        assert!(mapped.iter().any(|f| own == std::path::Path::new(f)), "{mapped:?}");
+        assert!(mapped.iter().any(|f| f.contains("libc")) && mapped.iter().all(|f| f.starts_with('/')), "{mapped:?}");
+        assert_eq!(boot().len(), 36);
+    }
+
     #[test]
     fn nodes_of_gpus_and_of_nothing_else() {
         let dev = std::env::temp_dir().join(format!("gpuctl-dev-{}", std::process::id()));

@@ -49,7 +49,7 @@ mod tests {
     #[test]
     fn adapters_tell_their_own() {
         let mut seen = Vec::new();
-        for f in super::super::probe().found.iter().filter(|f| f.info.api.starts_with("vulkan")) {
+        for f in crate::device::wgpu::probe().found.iter().filter(|f| f.info.api.starts_with("vulkan")) {
             let uuid = f.info.facts.uuid.clone().expect("a driver of Vulkan 1.1");
             assert!(uuid.len() == 32 && uuid.bytes().all(|b| b.is_ascii_hexdigit()), "{uuid}");
             assert!(!seen.contains(&(uuid.clone(), f.info.facts.pci.clone())), "{uuid}");

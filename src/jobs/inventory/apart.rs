@@ -54,8 +54,8 @@ pub(super) trait Driver: Sync + Sized {
 
 impl Driver for Icd {
     const BACKEND: Backend = Backend::Opencl;
-    const ONE: &'static str = "update or remove this driver; until then every command leaves it out, which costs it the wait; \
-                               OCL_ICD_VENDORS names a folder with the other .icd files only";
+    const ONE: &'static str = "update or remove this driver; until then commands leave it out, after the wait if it hangs; \
+                               OCL_ICD_VENDORS=FOLDER with the other .icd files saves that";
     const SOME: &'static str = "OCL_ICD_VENDORS=FOLDER with some of the .icd files keeps every command to those";
 
     fn library(&self) -> Option<&str> {
@@ -86,8 +86,8 @@ impl Driver for Icd {
 
 impl Driver for Manifest {
     const BACKEND: Backend = Backend::Wgpu;
-    const ONE: &'static str = "update or remove this driver; until then every command leaves it out, which costs it the wait; \
-                               VK_DRIVER_FILES=A.json:B.json names the other files only";
+    const ONE: &'static str = "update or remove this driver; until then commands leave it out, after the wait if it hangs; \
+                               VK_DRIVER_FILES=A.json:B.json with the other files saves that";
     const SOME: &'static str = "VK_DRIVER_FILES=A.json:B.json with some of the files keeps every command to those";
 
     fn library(&self) -> Option<&str> {

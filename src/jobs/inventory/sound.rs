@@ -1,16 +1,16 @@
 //! Which drivers a command may load: those that answer where a process of its own asks them, before the command's process loads
 //! any. So a driver that hangs or crashes takes no command with it.
 
+use std::ffi::OsString;
+use std::path::Path;
+
 use crate::base::env::of_drivers;
-use crate::base::{Absence, Backend, Env};
+use crate::base::{Absence, Backend, Code, Env};
 use crate::device::{icd, manifest};
 use crate::engine::answered::Answered;
 
 use super::apart::{Driver, Limit, Loadable};
-use super::{Answer, Asker, Waits};
-
-use std::ffi::OsString;
-use std::path::Path;
+use super::{Answer, Asker, Outcome, Waits};
 
 /// What a process has to do before it loads drivers. What it names is there as long as this is.
 #[derive(Debug, Default)]
@@ -57,7 +57,10 @@ pub fn sound(backends: &[Backend], waits: Waits, env: &Env, program: &Path) -> S
             .map(|b| (b, scope.spawn(move || of_backend(b, asker, answered))))
             .collect();
         for (backend, thread) in threads {
-            all.joins(thread.join().unwrap_or_else(|_| without(backend, Vec::new())));
+            all.joins(thread.join().unwrap_or_else(|_| {
+                let died = Outcome::Unasked("its thread panicked".into());
+                without(backend, vec![died.of_backend(backend)])
+            }));
         }
     });
     all
@@ -108,8 +111,7 @@ fn of_drivers_of<D: Driver>(asker: &Asker, answered: &Answered, drivers: &[D]) -
                     Sound { left_out, without: Vec::new(), limits: vec![limit] }
                 }
                 Err(why) => {
-                    let row =
-                        |d: &&D| d.absence(crate::base::Code::Io, &why, "make the folder for temporary files writable");
+                    let row = |d: &&D| d.absence(Code::Io, &why, "make the folder for temporary files writable");
                     without(D::BACKEND, answer.absent.into_iter().chain(good.iter().map(row)).collect())
                 }
             }
