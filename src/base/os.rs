@@ -296,10 +296,11 @@ pub fn default_variable(name: &str, value: &str) {
 /// Sets or removes a variable of this process's environment, for drivers that it loads later and processes that it starts. Only to
 /// be called while no foreign code runs in another thread: before the first driver is loaded.
 pub fn set_variable(name: &str, value: Option<&std::ffi::OsStr>) {
-    // SAFETY: threads of ours read the environment through the standard library alone, which keeps them apart; there is no other
-    // code that might read it meanwhile, says the caller.
     match value {
+        // SAFETY: threads of ours read the environment through the standard library alone, which keeps them apart; there is no
+        // other code that might read it meanwhile, says the caller.
         Some(value) => unsafe { std::env::set_var(name, value) },
+        // SAFETY: as above.
         None => unsafe { std::env::remove_var(name) },
     }
 }
