@@ -262,8 +262,11 @@ mod command {
     use super::skipped;
     use std::path::{Path, PathBuf};
     use std::process::Command;
+    use std::time::Duration;
 
-    use gpuctl::base::{HostTensor, npy};
+    use gpuctl::base::sink::{Cancel, Collect};
+    use gpuctl::base::{DeviceInfo, HostTensor, npy};
+    use gpuctl::jobs::trial;
     use serde_json::Value;
 
     /// The text of relu, and the same with another number for what is below 0.
@@ -447,6 +450,43 @@ mod command {
         assert!(said.contains("ended (signal SIGABRT); its last words: mutant: register allocation failed"), "{said}");
         assert!(said.contains("rerun: gpuctl verify --op relu --dtype f32 --device opencl:0"), "{said}");
         assert!(drivers.listed().unwrap().contains("SIGABRT"));
+    }
+
+    /// A driver whose compiler never returns, in the very process that a trial starts; only its patience is shorter here.
+    #[test]
+    fn a_compiler_that_hangs_makes_an_unfit_device() {
+        let Some(drivers) = Drivers::new("a_compiler_that_hangs_makes_an_unfit_device") else { return };
+        drivers.use_mutant("hangs", Some("HANGS"));
+        let (code, said, talk) = drivers.gpuctl(&["devices", "--backend", "opencl", "--json", "-"]);
+        assert_eq!(code, 0, "{talk}");
+        let doc: serde_json::Value = serde_json::from_str(&said).unwrap();
+        let of = |v: &serde_json::Value| serde_json::from_value::<DeviceInfo>(v.clone()).unwrap();
+        let info = doc["devices"].as_array().unwrap().iter().map(of).find(|d| d.id == "opencl:0").unwrap();
+
+        // As `devices --trial` starts it, through a shell that sets the environment and becomes it.
+        let uid = format!("--uid={}", info.uid);
+        let worker = drivers.command(&["trial-worker", "--backend=opencl", &uid, "--op=relu", "--dtype=f32"]);
+        let quoted = |text: &std::ffi::OsStr| format!("'{}'", text.to_str().unwrap().replace('\'', "'\\''"));
+        let set = worker.get_envs().filter_map(|(k, v)| Some(format!("{}={}", k.to_str()?, quoted(v?))));
+        let unset = worker.get_envs().filter(|(_, v)| v.is_none()).map(|(k, _)| format!("-u {}", k.to_str().unwrap()));
+        let words: Vec<String> = ["exec env".to_string()]
+            .into_iter()
+            .chain(unset)
+            .chain(set)
+            .chain(std::iter::once(quoted(worker.get_program())))
+            .chain(worker.get_args().map(quoted))
+            .collect();
+        let start = trial::Start {
+            program: "/bin/sh".into(),
+            arguments: vec!["-c".into(), words.join(" ")],
+            silence: Duration::from_secs(15),
+        };
+        let tried = trial::run(&info, &start, None, &mut Collect::default(), &Cancel::new()).unwrap();
+        let record = tried.record;
+        assert_eq!(record.fitness, "unfit", "{record:?}");
+        assert!(record.found.as_deref().unwrap_or_default().contains("no answer within 15 s"), "{record:?}");
+        assert!(record.rerun.as_deref().unwrap_or_default().contains("--op relu --dtype f32"), "{record:?}");
+        assert!(!tried.verdicts.is_empty(), "it is kept");
     }
 
     /// `calibrate` looks before it measures, and leaves on record what it found.

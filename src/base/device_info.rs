@@ -229,7 +229,7 @@ impl DeviceInfo {
 }
 
 /// A backend or device that is not usable, and why.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Absence {
     /// The backend.
     pub backend: Backend,

@@ -1,6 +1,7 @@
 //! The environment variables gpuctl reads: this list and no other. Read once, passed on as a value.
 
 use super::blas::CpuBlas;
+use super::device_info::{Absence, Backend};
 use super::error::{Code, Error};
 
 /// Values of the `GPUCTL_*` variables; unset and empty are the same.
@@ -10,6 +11,10 @@ pub struct Env {
     pub profile: Option<String>,
     /// `GPUCTL_DISABLE_GPU=1`: no GPU is probed, listed as usable, or run on any path.
     pub disable_gpu: bool,
+    /// `GPUCTL_DISABLE_GPU=cuda,wgpu`: none of these APIs is.
+    pub without: Vec<Backend>,
+    /// No variable: drivers that are not to be loaded, and why, as others have found out before this process loads any.
+    pub left_out: Vec<Absence>,
     /// `GPUCTL_CPU_ISA`: caps the CPU kernels' instruction set: `baseline`, `avx2`, `avx512`.
     pub cpu_isa: Option<String>,
     /// `GPUCTL_DEBUG_KERNELS=1`: `verify` runs C kernels that check their own accesses.
@@ -43,7 +48,10 @@ impl Env {
         let flag = |name: &str| match var(name).as_deref() {
             None | Some("0" | "false" | "no" | "off") => Ok(false),
             Some("1" | "true" | "yes" | "on") => Ok(true),
-            Some(other) => Err(Error::new(Code::BadArgument, format!("{name}='{other}': expected 1 or 0"))),
+            Some(other) => {
+                let more = if name == "GPUCTL_DISABLE_GPU" { ", or of cuda opencl wgpu" } else { "" };
+                Err(Error::new(Code::BadArgument, format!("{name}='{other}': expected 1 or 0{more}")))
+            }
         };
         let dir = |xdg: &str, below: &str| {
             let base = var(xdg)
@@ -52,11 +60,14 @@ impl Env {
                 .or_else(|| var("HOME").map(|h| std::path::Path::new(&h).join(below)));
             base.map(|b| b.join("gpuctl"))
         };
+        let without = var("GPUCTL_DISABLE_GPU").and_then(|v| v.split(',').map(api).collect::<Option<Vec<_>>>());
         Ok(Env {
             cpu_blas: CpuBlas::Own,
             process: 0,
             profile: var("GPUCTL_PROFILE"),
-            disable_gpu: flag("GPUCTL_DISABLE_GPU")?,
+            disable_gpu: without.is_none() && flag("GPUCTL_DISABLE_GPU")?,
+            without: without.unwrap_or_default(),
+            left_out: Vec::new(),
             cpu_isa: var("GPUCTL_CPU_ISA"),
             debug_kernels: flag("GPUCTL_DEBUG_KERNELS")?,
             record: var("GPUCTL_RECORD").map(Into::into),
@@ -71,6 +82,29 @@ impl Env {
             state_dir: dir("XDG_STATE_HOME", ".local/state"),
         })
     }
+}
+
+/// An API by its name in `GPUCTL_DISABLE_GPU`.
+fn api(name: &str) -> Option<Backend> {
+    let apis = [Backend::Cuda, Backend::Opencl, Backend::Wgpu];
+    apis.into_iter().find(|b| b.name() == name.trim())
+}
+
+/// Beginnings of the names of variables that drivers and their loaders read.
+const OF_DRIVERS: [&str; 17] = [
+    "CL_", "CUDA_", "GALLIUM_", "GPU_", "HIP_", "HSA_", "LD_", "LIBGL_", "LP_", "LVP_", "MESA_", "NVIDIA_", "OCL_",
+    "OPENCL_", "POCL_", "VK_", "ZE_",
+];
+
+/// Variables by which drivers and loaders may behave otherwise, sorted: compared, never read as settings.
+pub fn of_drivers() -> Vec<String> {
+    let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
+        format!("{}={}", name.to_string_lossy(), value.to_string_lossy())
+    };
+    let mut all: Vec<String> =
+        std::env::vars_os().map(text).filter(|v| OF_DRIVERS.iter().any(|start| v.starts_with(start))).collect();
+    all.sort_unstable();
+    all
 }
 
 /// Where other tools say that they are installed, and where the loaders of OpenCL and Vulkan are told to look for drivers; looked
@@ -154,7 +188,11 @@ mod tests {
         let off =
             |n: &str| (n == "GPUCTL_CACHE").then(|| "off".into()).or_else(|| (n == "HOME").then(|| "/home/u".into()));
         assert_eq!(Env::from_lookup(off).unwrap().cache_dir, None, "off keeps nothing, wherever the home folder is");
-        let bad = Env::from_lookup(|n| (n == "GPUCTL_DISABLE_GPU").then(|| "maybe".into()));
-        assert!(bad.unwrap_err().to_string().contains("maybe"));
+        for text in ["maybe", "cuda,maybe", "sim", "cuda,"] {
+            let bad = Env::from_lookup(|n| (n == "GPUCTL_DISABLE_GPU").then(|| text.into()));
+            assert!(bad.unwrap_err().to_string().contains(text));
+        }
+        let some = Env::from_lookup(|n| (n == "GPUCTL_DISABLE_GPU").then(|| "cuda, wgpu".into())).unwrap();
+        assert_eq!((some.disable_gpu, some.without), (false, vec![Backend::Cuda, Backend::Wgpu]));
     }
 }

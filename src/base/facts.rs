@@ -114,7 +114,7 @@ fn opencl_version(api: &str) -> Option<(u32, u32)> {
 
 /// What a uid is made of, for people.
 pub fn uid_explained(uid: &str) -> &'static str {
-    const FORMS: [(&str, &str); 9] = [
+    const FORMS: [(&str, &str); 10] = [
         ("GPU-", "the card's UUID, from CUDA; the same on every machine that the card is put into"),
         ("MIG-", "the UUID of a part of a divided card (MIG), from CUDA"),
         ("opencl/pci/", "the PCI address, from OpenCL; stays until the card is moved to another slot"),
@@ -125,7 +125,11 @@ pub fn uid_explained(uid: &str) -> &'static str {
                      neither UUID nor PCI address",
         ),
         ("vulkan:pci:", "the PCI address, from Vulkan; stays until the card is moved to another slot"),
-        ("vulkan:", "numbers of vendor and device, from Vulkan: the driver tells no PCI address"),
+        ("vulkan:uuid:", "the card's UUID, from Vulkan: the driver tells no PCI address"),
+        (
+            "vulkan:",
+            "numbers of vendor and device, from Vulkan: the driver tells neither PCI address nor a card's UUID",
+        ),
         ("cpu", "the host's processor; its model is in the fingerprint"),
         ("sim", "a simulated machine"),
     ];
@@ -204,6 +208,7 @@ mod tests {
             ("opencl/uuid/00ff", "UUID"),
             ("opencl/portable-computing-language/1", "place"),
             ("vulkan:pci:0000:3b:00.0", "PCI"),
+            ("vulkan:uuid:00ff", "UUID"),
             ("vulkan:10005:0000", "numbers"),
             ("cpu", "processor"),
         ] {

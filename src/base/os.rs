@@ -293,6 +293,37 @@ pub fn default_variable(name: &str, value: &str) {
     let _ = (name, value);
 }
 
+/// Sets or removes a variable of this process's environment, for drivers that it loads later and processes that it starts. Only to
+/// be called while no foreign code runs in another thread: before the first driver is loaded.
+pub fn set_variable(name: &str, value: Option<&std::ffi::OsStr>) {
+    match value {
+        // SAFETY: threads of ours read the environment through the standard library alone, which keeps them apart; there is no
+        // other code that might read it meanwhile, says the caller.
+        Some(value) => unsafe { std::env::set_var(name, value) },
+        // SAFETY: as above.
+        None => unsafe { std::env::remove_var(name) },
+    }
+}
+
+/// Files that this process has mapped as code, without those that are gone; none where the system does not tell.
+pub fn mapped_files() -> Vec<String> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let code = |line: &str| {
+        let mut parts = line.splitn(6, ' ').map(str::trim);
+        let (rights, path) = (parts.nth(1)?, parts.nth(3)?);
+        (rights.contains('x') && path.starts_with('/') && !path.ends_with(" (deleted)")).then(|| path.to_string())
+    };
+    let mut all: Vec<String> = maps.lines().filter_map(code).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// What tells this start of the system from others; empty where it does not tell.
+pub fn boot() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map_or_else(|_| String::new(), |t| t.trim().to_string())
+}
+
 /// The user whose rights this process has; `None` where files have no owner.
 pub fn user_id() -> Option<u32> {
     #[cfg(unix)]
@@ -351,6 +382,16 @@ pub fn ending(status: std::process::ExitStatus) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn this_program_is_mapped_and_this_start_of_the_system_has_a_name() {
+        let own = std::fs::canonicalize(std::env::current_exe().unwrap()).unwrap();
+        let mapped = mapped_files();
+        assert!(mapped.iter().any(|f| own == std::path::Path::new(f)), "{mapped:?}");
+        assert!(mapped.iter().any(|f| f.contains("libc")) && mapped.iter().all(|f| f.starts_with('/')), "{mapped:?}");
+        assert_eq!(boot().len(), 36);
+    }
 
     #[test]
     fn nodes_of_gpus_and_of_nothing_else() {

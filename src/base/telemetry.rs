@@ -68,6 +68,17 @@ pub struct GpuProcess {
     pub bytes: Option<u64>,
 }
 
+/// For how long a card's clocks have been lowered since its driver was loaded, in nanoseconds: counters that miss nothing between
+/// two looks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Slowed {
+    /// By its limit of power.
+    pub power_ns: Option<u64>,
+    /// By its limits of temperature.
+    pub heat_ns: Option<u64>,
+}
+
 /// What one card told at one moment. Everything may be missing; [`Snapshot::not_told`] says why.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -96,6 +107,8 @@ pub struct Snapshot {
     pub shutdown_c: Option<f64>,
     /// Why clocks are lowered, a bit each ([`THROTTLE`]).
     pub throttle: Option<u64>,
+    /// For how long clocks have been lowered.
+    pub slowed: Slowed,
     /// Clock of the processor in MHz.
     pub clock_mhz: Option<u32>,
     /// Highest clock of the processor in MHz.
@@ -180,9 +193,17 @@ pub fn throttle_words(mask: u64) -> Vec<(String, Lowered)> {
     known.chain((rest != 0).then(|| (format!("unknown bits {rest:#x}"), Lowered::Limited))).collect()
 }
 
-/// What is wrong with trusting a card's figures now: the words of [`THROTTLE`] that are not normal, from any of the moments.
+/// What is wrong with trusting a card's figures now: the words of [`THROTTLE`] that are not normal, from any of the moments, which
+/// are in order, or from the time between them.
 pub fn lowered(moments: &[&Snapshot]) -> Vec<String> {
-    let mask = moments.iter().filter_map(|s| s.throttle).fold(0, |all, mask| all | mask);
+    let grew = |of: fn(&Slowed) -> Option<u64>| {
+        let mut told = moments.iter().filter_map(|s| of(&s.slowed));
+        told.next().zip(told.next_back()).is_some_and(|(first, last)| last > first)
+    };
+    // The two words that say it without more.
+    let between = [(grew(|s| s.power_ns), 0x004), (grew(|s| s.heat_ns), 0x040)];
+    let between = between.into_iter().filter(|(grew, _)| *grew).fold(0, |all, (_, bit)| all | bit);
+    let mask = moments.iter().filter_map(|s| s.throttle).fold(between, |all, mask| all | mask);
     throttle_words(mask).into_iter().filter(|(_, what)| *what != Lowered::Normal).map(|(word, _)| word).collect()
 }
 

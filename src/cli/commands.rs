@@ -21,6 +21,7 @@ use crate::report;
 
 use super::args::{self, Cli, Command, Common};
 use super::cpu_blas;
+use super::drivers::Drivers;
 use super::output::{self, CliSink};
 use super::trace::Tracing;
 
@@ -29,7 +30,7 @@ pub(super) fn run(cli: &Cli, command: &[String], env: &Env) -> Result<u8> {
     let tracing = Tracing::of(&cli.command)?;
     let trace = tracing.as_ref();
     let env = &Env { cpu_blas: cpu_blas::asked(&cli.command)?, ..env.clone() };
-    let done = dispatch(cli, Ctx { command, env, trace });
+    let done = dispatch(cli, Ctx { command, env, trace, drivers: Drivers::default() });
     match (done, trace.map_or(Ok(()), Tracing::finish)) {
         (Ok(_), Err(e)) => Err(e),
         // What ended the run is what it ends with.
@@ -42,8 +43,11 @@ pub(super) fn run(cli: &Cli, command: &[String], env: &Env) -> Result<u8> {
 }
 
 fn dispatch(cli: &Cli, ctx: Ctx<'_>) -> Result<u8> {
-    let Ctx { command, env, trace } = ctx;
+    let env = ctx.env;
     let numbered = |process| Env { process, ..env.clone() };
+    fn worker<'a>(of: &Ctx<'a>, env: &'a Env) -> Ctx<'a> {
+        Ctx { command: of.command, env, trace: of.trace, drivers: Drivers::settled(env) }
+    }
     match &cli.command {
         Command::Devices(a) if a.measure => ctx.measure(a),
         Command::Devices(a) if a.trial => ctx.trial(a),
@@ -57,13 +61,11 @@ fn dispatch(cli: &Cli, ctx: Ctx<'_>) -> Result<u8> {
         Command::Profile(a) => ctx.profile(&a.what),
         Command::Run(a) => ctx.run_op(a),
         Command::Explain(a) => ctx.explain(a),
-        Command::BenchWorker(w) => Ctx { command, env: &numbered(w.worker), trace }.bench_worker(&w.of),
-        Command::DevicesWorker(w) => Ctx { command, env: &numbered(w.worker), trace }.measure_worker(&w.of),
+        Command::BenchWorker(w) => worker(&ctx, &numbered(w.worker)).bench_worker(&w.of),
+        Command::DevicesWorker(w) => worker(&ctx, &numbered(w.worker)).measure_worker(&w.of),
         Command::ProbeWorker { backend } => probe_worker(backend),
         Command::TrialWorker(w) => ctx.trial_worker(w),
-        Command::CalibrateWorker(w) => {
-            Ctx { command, env: &numbered(w.worker), trace }.calibrate_worker(&w.of, w.of_threads)
-        }
+        Command::CalibrateWorker(w) => worker(&ctx, &numbered(w.worker)).calibrate_worker(&w.of, w.of_threads),
         Command::StressWorker { task } => {
             outlive_the_terminal()?;
             stress::worker(task, &mut std::io::stdout(), env).map(|()| 0)
@@ -75,6 +77,7 @@ pub(super) struct Ctx<'a> {
     pub(super) command: &'a [String],
     pub(super) env: &'a Env,
     pub(super) trace: Option<&'a Tracing>,
+    pub(super) drivers: Drivers,
 }
 
 /// SIGINT and SIGTERM raise the flag; a second SIGINT ends the process at once.
@@ -181,7 +184,8 @@ impl Ctx<'_> {
     }
 
     pub(super) fn rig_of(&self, select: &Select, threads: Option<usize>, pin: Pin) -> Result<Rig> {
-        let mut rig = open(select, self.env, CpuConfig { threads: threads_of(threads)?, pin })?;
+        let env = self.sound(&select.backends())?;
+        let mut rig = open(select, env, CpuConfig { threads: threads_of(threads)?, pin })?;
         // The driver thread on the first allowed CPU, the CPU device's workers on the others: they never share a core.
         // Only now: a pinned thread would pass its one CPU on to the workers and be counted as the whole machine. And not where a
         // library may start its threads with each call, as BLIS does: all of them would share that CPU.
@@ -310,7 +314,13 @@ impl Ctx<'_> {
             }),
         );
         let mut sink = super::soak::Reporting::new(sink, &a.reports)?;
-        let summary = stress::run(&cfg, &stress::Exe::current()?, &mut sink, &cancel)?;
+        // Which devices a run that goes on had is in its journal.
+        let select =
+            cfg.device.as_deref().filter(|_| cfg.resume.is_none()).map_or(Ok(Select::Default), Select::parse)?;
+        let left_out = &self.sound(&select.backends())?.left_out;
+        let mut summary = stress::run(&cfg, &stress::Exe::current()?, &mut sink, &cancel)?;
+        summary.absent.retain(|row| !left_out.iter().any(|l| l.backend == row.backend && row.what == l.backend.name()));
+        summary.absent.extend(left_out.iter().cloned());
         let code = if summary.interrupted && summary.exit_code != 1 { super::INTERRUPTED } else { summary.exit_code };
         sink.print(&summary.line());
         let doc = sink.finish(self, summary, code)?;

@@ -12,6 +12,7 @@ mod check;
 mod commands;
 mod cpu_blas;
 mod devices;
+mod drivers;
 mod dump;
 mod explain;
 mod health;

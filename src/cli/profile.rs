@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use crate::base::text::printable;
-use crate::base::{Code, Error, Fill, Record, Result};
+use crate::base::{Backend, Code, Env, Error, Fill, Record, Result};
 use crate::device::cpu::Pin;
 use crate::device::probe::{CpuConfig, inventory};
-use crate::engine::Engine;
+use crate::engine::{Engine, Placement};
 use crate::jobs::profile;
 use crate::op::{self, case};
 use crate::profile::{Profile, diff, edit, file, merge};
@@ -47,21 +47,24 @@ impl Ctx<'_> {
 
     fn profile_why(&self, a: &args::Why) -> Result<u8> {
         let op = op::find(&a.op)?;
-        let placement = a.placement.parse()?;
+        let placement: Placement = a.placement.parse()?;
         let threads = a.threads.unwrap_or(0);
-        let mut builder = Engine::builder().env(self.env.clone()).threads(threads).placement(placement);
-        if let Some(spec) = &a.profile {
-            builder = builder.profile(spec.clone());
-        }
-        if let Some(variant) = &a.cpu_variant {
-            builder = builder.cpu_variant(variant.clone());
-        }
+        let builder = |env: &Env| {
+            let mut builder = Engine::builder().env(env.clone()).threads(threads).placement(placement.clone());
+            if let Some(spec) = &a.profile {
+                builder = builder.profile(spec.clone());
+            }
+            if let Some(variant) = &a.cpu_variant {
+                builder = builder.cpu_variant(variant.clone());
+            }
+            builder
+        };
         let attrs = case::parse_attrs(op, &a.attr)?;
         let shape = parse_shape(&a.shape)?;
         let dtype = a.dtype.parse()?;
         // The request is checked before any profile or device is looked at.
         op.case(dtype, &shape, attrs.clone(), Fill::Uniform)?;
-        let engine = builder.build()?;
+        let engine = self.engine(&placement, builder)?;
         let why = profile::why(&engine, &a.op, dtype, &shape, attrs.clone())?;
         let mut text = profile::why_lines(&engine, &why);
         text.extend(profile::chain_lines(&engine, &a.op, dtype, &shape, attrs, a.cpu_variant.as_deref())?);
@@ -75,7 +78,7 @@ impl Ctx<'_> {
         if self.env.disable_gpu || engine.profile().may_use_gpu() {
             return Ok(());
         }
-        let here = inventory(self.env, CpuConfig { threads: 1, pin: Pin::Free })?;
+        let here = inventory(self.sound(&Backend::ALL)?, CpuConfig { threads: 1, pin: Pin::Free })?;
         let infos: Vec<_> = here.found.iter().map(|f| f.info.clone()).collect();
         if let Some(text) = engine.profile().cpu_only(engine.source(), &infos) {
             output::talk(&text);

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::base::{Code, Error, Record, Result};
+use crate::base::{Code, Env, Error, Record, Result};
 use crate::device::cpu::Pin;
 use crate::device::probe::Select;
-use crate::engine::{Engine, KernelCache, Trials};
+use crate::engine::{Engine, KernelCache, Placement, Trials};
 use crate::jobs::run::{self, Place, RunConfig};
 use crate::op;
 
@@ -33,16 +33,19 @@ impl Ctx<'_> {
                 run::run(&cfg, &Place::Device(&rig, &Trials::of(self.env), &KernelCache::of(self.env)))?
             }
             None => {
-                let placement = a.placement.parse()?;
+                let placement: Placement = a.placement.parse()?;
                 let threads = threads_of(a.threads)?;
-                let mut builder = Engine::builder().env(self.env.clone()).threads(threads).placement(placement);
-                if let Some(tracing) = self.trace {
-                    builder = builder.tracer(Arc::clone(&tracing.tracer));
-                }
-                if let Some(spec) = &a.profile {
-                    builder = builder.profile(spec.clone());
-                }
-                run::run(&cfg, &Place::Profile(&builder.build()?))?
+                let builder = |env: &Env| {
+                    let mut builder = Engine::builder().env(env.clone()).threads(threads).placement(placement.clone());
+                    if let Some(tracing) = self.trace {
+                        builder = builder.tracer(Arc::clone(&tracing.tracer));
+                    }
+                    if let Some(spec) = &a.profile {
+                        builder = builder.profile(spec.clone());
+                    }
+                    builder
+                };
+                run::run(&cfg, &Place::Profile(&self.engine(&placement, builder)?))?
             }
         };
         if a.json.as_deref() != Some("-") {

@@ -53,13 +53,10 @@ impl Ctx<'_> {
         let select = a.device.as_deref().map_or(Ok(Select::Default), Select::parse)?;
         let cancel = cancel_on_signals()?;
         let program = this_program()?;
-        let seen = inventory::ask(
-            &select.backends(),
-            Waits::LONG,
-            self.env,
-            CpuConfig { threads: 0, pin: Pin::Free },
-            &program,
-        )?;
+        // The processes that try load the drivers that this one finds sound, and no others.
+        let env = self.sound(&select.backends())?;
+        let cpu = CpuConfig { threads: 0, pin: Pin::Free };
+        let seen = inventory::ask(&select.backends(), Waits::LONG, env, cpu, &program)?;
         let devices = selected(&select, &seen)?;
         self.require(&devices.iter().collect::<Vec<_>>(), matches!(select, Select::Named(_)))?;
         let kept = Trials::of(self.env);
@@ -76,7 +73,7 @@ impl Ctx<'_> {
         let mut interrupted = false;
         for info in &devices {
             let before = kept.wrong(info).len() as u64;
-            let doubt = doubt(info, &seen);
+            let doubt = doubt(info, &seen, &env.left_out);
             match trial::run(info, &self.trial_start(a, info, &program), doubt.as_deref(), &mut sink, &cancel) {
                 Err(e) if e.code() == Code::Cancelled => {
                     interrupted = true;
@@ -184,11 +181,14 @@ fn missing(name: &str, seen: &Answer) -> Error {
     Error::new(Code::DeviceMissing, format!("no device '{name}'; there are: {}{why}", known.join(" ")))
 }
 
-/// Why a process that ends before it has opened the device says nothing of the device: OpenCL's loader loads all drivers.
-fn doubt(info: &DeviceInfo, seen: &Answer) -> Option<String> {
+/// Why a process that ends before it has opened the device says nothing of the device: loaders load all drivers but those that are
+/// left out.
+fn doubt(info: &DeviceInfo, seen: &Answer, left_out: &[Absence]) -> Option<String> {
     let broken = [Code::WorkerCrashed, Code::LaunchTimeout];
     let bad = seen.absent.iter().find(|a| {
-        a.backend == info.backend && broken.iter().any(|code| a.reason.starts_with(&format!("{}:", code.name())))
+        a.backend == info.backend
+            && !left_out.contains(a)
+            && broken.iter().any(|code| a.reason.starts_with(&format!("{}:", code.name())))
     })?;
     Some(format!("it loads another driver, which is broken ({}): repair or remove that first", bad.what))
 }

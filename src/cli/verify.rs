@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::base::record::{Status, VerifyRecord};
 use crate::base::{Code, DType, Error, Record, Result};
 use crate::device::cpu::Pin;
+use crate::device::telemetry::Telemetry;
 use crate::engine::KernelCache;
 use crate::jobs::verify;
 use crate::op::{self, Tier, case};
@@ -158,6 +159,7 @@ impl Ctx<'_> {
             },
             save_failing: a.save_failing.clone(),
             kernels: KernelCache::of(self.env),
+            telemetry: Some(Telemetry::cards),
             mutant: None,
             off: None,
         };
@@ -186,6 +188,7 @@ impl Ctx<'_> {
                         Some(verify::line(v))
                     }
                     Record::Verify(v) if v.subject.status == Status::Failed => Some(verify::line(v)),
+                    Record::Health(h) => Some(verify::card_line(h)),
                     _ => None,
                 }
             }),
@@ -197,7 +200,7 @@ impl Ctx<'_> {
             "{} on {}: {} passed, {} failed, {} unsupported, {} skipped; {} elements compared",
             if code == 0 {
                 "PASS"
-            } else if summary.failed > 0 {
+            } else if summary.failed + summary.faults > 0 {
                 "FAIL"
             } else {
                 "INCONCLUSIVE"
@@ -214,6 +217,9 @@ impl Ctx<'_> {
         }
         if let Some(own) = cfg.own {
             last.push_str(&format!("; {}, {} passed beyond gpuctl's own bound", own.words(), summary.beyond));
+        }
+        if summary.faults > 0 {
+            last.push_str(&format!("; {} card(s) failed meanwhile", summary.faults));
         }
         if !summary.idle.is_empty() {
             last.push_str(&format!("; nothing was compared on {}", summary.idle.join(" ")));

@@ -66,7 +66,7 @@ pub struct CpuConfig {
     pub pin: Pin,
 }
 
-/// Asks every backend. `GPUCTL_DISABLE_GPU` leaves only the CPU and lists the others as switched off.
+/// Asks every backend. `GPUCTL_DISABLE_GPU` leaves only the CPU, or what it does not name, and lists the others as switched off.
 pub fn inventory(env: &Env, cpu: CpuConfig) -> Result<Inventory> {
     inventory_of(&Backend::ALL, env, cpu)
 }
@@ -81,13 +81,18 @@ pub fn inventory_of(backends: &[Backend], env: &Env, cpu: CpuConfig) -> Result<I
         if !backends.contains(&backend) {
             continue;
         }
-        let probe = if env.disable_gpu {
+        let left_out = env.left_out.iter().filter(|row| row.backend == backend).cloned();
+        let without = env.without.contains(&backend);
+        let probe = if env.disable_gpu || (without && left_out.clone().next().is_none()) {
             absent(backend, "GPUCTL_DISABLE_GPU is set", "unset GPUCTL_DISABLE_GPU")
+        } else if without {
+            Probe::default()
         } else {
             ask(backend)
         };
         all.found.extend(probe.found);
         all.absent.extend(probe.absent);
+        all.absent.extend(left_out);
     }
     Ok(all)
 }

@@ -20,6 +20,7 @@
 
 mod about;
 mod action;
+pub mod answered;
 mod builder;
 pub mod cache;
 mod call;

@@ -14,8 +14,9 @@ struct Group<'a> {
 }
 
 impl Group<'_> {
+    /// The card's. What a driver calls the UUID of the host's processor is its own.
     fn uuid(&self) -> Option<&str> {
-        self.devices.iter().find_map(|d| d.facts.uuid.as_deref())
+        self.devices.iter().find_map(|d| d.facts.uuid.as_deref()).filter(|_| !self.is_processor())
     }
     fn pci(&self) -> Option<&str> {
         self.devices.iter().find_map(|d| d.facts.pci.as_deref())
@@ -24,7 +25,8 @@ impl Group<'_> {
         self.devices.iter().any(|d| matches!(d.class, DeviceClass::Cpu | DeviceClass::Software))
     }
     /// What says that the device belongs here. A UUID that differs speaks against it only without a common address: parts of
-    /// a divided card have a UUID each.
+    /// a divided card have a UUID each. An address that differs speaks against it always: drivers of
+    /// Mesa have made UUIDs of a model's numbers ("since we never have more than one device"), which two cards of a model share.
     fn matches(&self, d: &DeviceInfo) -> Option<&'static str> {
         let same = |a: Option<&str>, b: &Option<String>| a.is_some() && a == b.as_deref();
         let processor = matches!(d.class, DeviceClass::Cpu | DeviceClass::Software);
@@ -33,7 +35,14 @@ impl Group<'_> {
         }
         let uuid = self.devices.iter().any(|o| same(o.facts.uuid.as_deref(), &d.facts.uuid));
         let pci = self.devices.iter().any(|o| same(o.facts.pci.as_deref(), &d.facts.pci));
-        if uuid { Some("uuid") } else { pci.then_some("pci") }
+        let elsewhere = d.facts.pci.is_some() && self.pci().is_some() && !pci;
+        if elsewhere {
+            None
+        } else if uuid {
+            Some("uuid")
+        } else {
+            pci.then_some("pci")
+        }
     }
 }
 

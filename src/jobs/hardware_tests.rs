@@ -59,6 +59,56 @@ fn one_card_through_three_apis_is_one_row() {
     assert!(all[1].not_seen_by.is_empty());
 }
 
+/// A container's Vulkan driver may tell no address, and CUDA and OpenCL tell both or one: the UUID is what all three share.
+#[test]
+fn one_card_is_known_by_its_uuid_through_cuda_opencl_and_vulkan() {
+    let other = "ffff00112233445566778899aabbccdd";
+    let devices = [
+        device("cuda:0", DeviceClass::Discrete, Some(UUID), Some("0000:3b:00.0")),
+        device("cuda:1", DeviceClass::Discrete, Some(other), Some("0000:5e:00.0")),
+        device("opencl:0", DeviceClass::Discrete, Some(other), None),
+        device("opencl:1", DeviceClass::Discrete, Some(UUID), None),
+        device("wgpu:0", DeviceClass::Discrete, Some(UUID), None),
+        device("wgpu:1", DeviceClass::Virtual, Some(other), None),
+    ];
+    let all = rows(&devices, &Backend::ALL, &[], &Machine::default());
+    assert_eq!(ids(&all), ["cuda:0 opencl:1 wgpu:0", "cuda:1 opencl:0 wgpu:1"]);
+    assert!(all.iter().all(|r| r.matched_by == "uuid" && r.not_seen_by.is_empty()), "{all:?}");
+    // The order of the APIs decides nothing but the order of the ids.
+    let mut turned = devices.to_vec();
+    turned.reverse();
+    let turned = rows(&turned, &Backend::ALL, &[], &Machine::default());
+    assert_eq!(ids(&turned), ["wgpu:1 opencl:0 cuda:1", "wgpu:0 opencl:1 cuda:0"]);
+}
+
+/// Some drivers make UUIDs of a model's numbers.
+#[test]
+fn two_cards_that_share_a_uuid_are_two_by_their_addresses() {
+    let card = |id, pci| device(id, DeviceClass::Discrete, Some(UUID), Some(pci));
+    let devices = [
+        card("opencl:0", "0000:3b:00.0"),
+        card("opencl:1", "0000:5e:00.0"),
+        card("wgpu:0", "0000:5e:00.0"),
+        card("wgpu:1", "0000:3b:00.0"),
+    ];
+    assert_eq!(ids(&rows(&devices, &Backend::ALL, &[], &Machine::default())), ["opencl:0 wgpu:1", "opencl:1 wgpu:0"]);
+}
+
+/// Lavapipe has a UUID as a card has one.
+#[test]
+fn a_uuid_makes_no_card_of_the_processor() {
+    let devices = [
+        device("cpu", DeviceClass::Cpu, None, None),
+        device("cuda:0", DeviceClass::Discrete, Some(UUID), None),
+        device("opencl:0", DeviceClass::Software, None, None),
+        device("wgpu:0", DeviceClass::Software, Some(UUID), None),
+    ];
+    let all = rows(&devices, &Backend::ALL, &[], &Machine::default());
+    assert_eq!(ids(&all), ["cpu opencl:0 wgpu:0", "cuda:0"]);
+    assert_eq!((all[0].uuid.as_deref(), all[0].matched_by.as_str()), (None, "processor"));
+    assert_eq!(all[1].uuid.as_deref(), Some(UUID));
+}
+
 #[test]
 fn a_device_that_tells_both_joins_what_was_apart() {
     let pci = Some("0000:3b:00.0");

@@ -11,5 +11,7 @@ pub mod reference;
 pub mod sampler;
 pub mod stop;
 
-pub use sampler::{Cache, OpSubject, PHASES, Residency, SAMPLE, Series, Subject, Sweep, phases, sample};
+pub use sampler::{
+    Cache, OpSubject, PHASES, Residency, SAMPLE, Series, Subject, Sweep, phases, sample, sample_between,
+};
 pub use stop::{StopRule, Verdict};

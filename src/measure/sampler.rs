@@ -172,6 +172,16 @@ impl Series {
 /// Each subject is warmed up first; the calls per sample are chosen there. An interrupted run returns what it has, if
 /// every subject has at least one sample; otherwise `Cancelled`.
 pub fn sample(subjects: &mut [&mut dyn Subject], rule: &StopRule, cancel: &Cancel) -> Result<Vec<Series>> {
+    sample_between(subjects, rule, cancel, &mut || ())
+}
+
+/// The same with something that happens after each sample, outside of what is timed.
+pub fn sample_between(
+    subjects: &mut [&mut dyn Subject],
+    rule: &StopRule,
+    cancel: &Cancel,
+    between: &mut dyn FnMut(),
+) -> Result<Vec<Series>> {
     let Some(clock) = subjects.first().map(|s| s.clock()) else { return Ok(Vec::new()) };
     let begin = clock.now();
     let mut series = vec![Series::default(); subjects.len()];
@@ -192,6 +202,7 @@ pub fn sample(subjects: &mut [&mut dyn Subject], rule: &StopRule, cancel: &Cance
             let seconds = time(subjects[i], batch, SAMPLE)?;
             series[i].samples.push(seconds / calls as f64);
             series[i].calls += calls;
+            between();
         }
         let views: Vec<&[f64]> = series.iter().map(|s| s.samples.as_slice()).collect();
         // The soft limit counts sampling alone, the budget everything.

@@ -44,7 +44,7 @@ const UNSAFE: &[&str] = &[
 ];
 
 /// Where files may be read or written. `engine/record` writes what a program called, from within that program;
-/// `engine/trials` keeps which kernels may be trusted, for the next program; `engine/private` are the checks of whose a file is
+/// `engine/trials` keeps which kernels may be trusted, for the next program, `engine/answered` which drivers answered; `engine/private` are the checks of whose a file is
 /// that it shares with `engine/cache`. `base/os`
 /// and `base/system` read /proc and /sys only; `device/cuda` looks for NVIDIA's libraries and reads the driver's version.
 const FILES: &[&str] = &[
@@ -55,6 +55,7 @@ const FILES: &[&str] = &[
     "src/base/os.rs",
     "src/base/system.rs",
     "src/engine/cache.rs",
+    "src/engine/answered.rs",
     "src/engine/private.rs",
     "src/engine/record.rs",
     "src/engine/trace.rs",
@@ -68,8 +69,8 @@ const FILES: &[&str] = &[
 ];
 
 /// Where variables of the environment may be read. `device/cuda` looks where other tools installed NVIDIA's libraries
-/// (CUDA_PATH, VIRTUAL_ENV, ...), no variable of ours.
-const ENVIRONMENT: &[&str] = &["src/base/env.rs", "src/device/cuda/mod.rs"];
+/// (CUDA_PATH, VIRTUAL_ENV, ...), no variable of ours. `base/os` sets those that drivers read.
+const ENVIRONMENT: &[&str] = &["src/base/env.rs", "src/base/os.rs", "src/device/cuda/mod.rs"];
 
 /// Where the talking is done.
 const PRINT: &[&str] = &["src/main.rs", "src/cli/"];

@@ -1,5 +1,6 @@
 //! The judge judged: every planted fault is caught, a clean run is quiet, a legal difference passes.
 
+mod cards;
 #[cfg(any(feature = "opencl", feature = "wgpu"))]
 mod devices;
 mod outputs;

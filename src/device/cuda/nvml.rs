@@ -1,18 +1,29 @@
 //! What NVML, the library of NVIDIA's driver, tells of cards.
 
 use nvml_wrapper::enum_wrappers::device::{
-    Clock, ComputeMode, EccCounter, MemoryError, RetirementCause, TemperatureSensor, TemperatureThreshold,
+    Clock, ComputeMode, EccCounter, MemoryError, PerformancePolicy, RetirementCause, TemperatureSensor,
+    TemperatureThreshold,
 };
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 
-use crate::base::telemetry::{GpuProcess, MemoryErrors, NotTold, Snapshot};
+use crate::base::telemetry::{GpuProcess, MemoryErrors, NotTold, Slowed, Snapshot};
 use crate::device::telemetry::{Source, Told, pci_address};
 
 /// NVIDIA's cards, by a library that stays open.
 #[derive(Default)]
-pub(in crate::device) struct Nvidia(Option<Nvml>);
+pub(in crate::device) struct Nvidia {
+    library: Option<Nvml>,
+    clocks_alone: bool,
+}
+
+impl Nvidia {
+    /// Cards are known by uid and address, and tell of their clocks alone.
+    pub(in crate::device) fn clocks_alone() -> Self {
+        Nvidia { library: None, clocks_alone: true }
+    }
+}
 
 /// Drivers install the first name; the second is that of developers' packages.
 const LIBRARIES: [&str; 2] = ["libnvidia-ml.so.1", "libnvidia-ml.so"];
@@ -32,21 +43,24 @@ impl Source for Nvidia {
     fn ask(&mut self, told: &mut Told) {
         told.host.module = crate::device::probe::text_of("/sys/module/nvidia/version").map(|v| v.trim().to_string());
         let silent = |why: String| NotTold { what: "NVIDIA's cards".into(), why };
-        let opened = self.0.take().map_or_else(open, Ok);
+        let opened = self.library.take().map_or_else(open, Ok);
         let nvml = match opened {
-            Ok(nvml) => self.0.insert(nvml),
+            Ok(nvml) => self.library.insert(nvml),
             Err(NvmlError::LibRmVersionMismatch) => {
                 told.host.mismatch = true;
                 return told.host.not_told.push(silent("the library does not fit the kernel's module".into()));
             }
             Err(e) => return told.host.not_told.push(silent(format!("NVML: {e}"))),
         };
-        told.host.library = nvml.sys_driver_version().ok();
+        if !self.clocks_alone {
+            told.host.library = nvml.sys_driver_version().ok();
+        }
         match nvml.device_count() {
             Err(e) => told.host.not_told.push(silent(format!("NVML: {e}"))),
             Ok(count) => {
                 for index in 0..count {
                     let card = match nvml.device_by_index(index) {
+                        Ok(device) if self.clocks_alone => clocks(&device),
                         Ok(device) => snapshot(&device, told.host.library.clone()),
                         Err(e) => {
                             let mut card = Snapshot { uid: format!("nvml:{index}"), ..Snapshot::default() };
@@ -77,6 +91,23 @@ fn told<T>(card: &mut Snapshot, what: &str, value: Result<T, NvmlError>) -> Opti
     value.map_err(|e| note(card, what, e)).ok()
 }
 
+/// Who the card is, and what it says of its clocks.
+fn clocks(d: &Device<'_>) -> Snapshot {
+    let mut card = Snapshot::default();
+    let c = &mut card;
+    c.uid = told(c, "uuid", d.uuid()).unwrap_or_default();
+    c.pci = told(c, "pci address", d.pci_info()).map(|p| pci_address(&p.bus_id));
+    c.throttle = told(c, "clocks", throttle(d));
+    c.slowed = slowed(d);
+    card
+}
+
+/// NVML's times of violated limits, in nanoseconds.
+fn slowed(d: &Device<'_>) -> Slowed {
+    let time = |limit| d.violation_status(limit).ok().map(|v| v.violation_time);
+    Slowed { power_ns: time(PerformancePolicy::Power), heat_ns: time(PerformancePolicy::Thermal) }
+}
+
 fn snapshot(d: &Device<'_>, driver: Option<String>) -> Snapshot {
     let mut card = Snapshot { driver, ..Snapshot::default() };
     let c = &mut card;
@@ -90,6 +121,7 @@ fn snapshot(d: &Device<'_>, driver: Option<String>) -> Snapshot {
     c.slowdown_c = d.temperature_threshold(TemperatureThreshold::Slowdown).ok().map(f64::from);
     c.shutdown_c = d.temperature_threshold(TemperatureThreshold::Shutdown).ok().map(f64::from);
     c.throttle = told(c, "clocks", throttle(d));
+    c.slowed = slowed(d);
     c.clock_mhz = d.clock_info(Clock::SM).ok();
     c.most_clock_mhz = d.max_clock_info(Clock::SM).ok();
     let watts = |mw: u32| f64::from(mw) / 1e3;

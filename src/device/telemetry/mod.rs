@@ -72,6 +72,31 @@ impl Telemetry {
         })
     }
 
+    /// Why this system's cards lower their clocks, and for how long they have: the cheapest question, for looks while something is
+    /// measured.
+    pub fn clocks() -> Self {
+        #[cfg(feature = "cuda")]
+        let mut nvidia = super::cuda::nvml::Nvidia::clocks_alone();
+        let mut sysfs = sysfs::Sysfs::system().clocks_alone();
+        Telemetry::new(move || {
+            let mut told = Told::default();
+            #[cfg(feature = "cuda")]
+            nvidia.ask(&mut told);
+            sysfs.ask(&mut told);
+            told
+        })
+    }
+
+    /// The same of a tree that looks like `/`.
+    pub fn clocks_of_tree(root: &Path) -> Self {
+        let mut sysfs = sysfs::Sysfs::at(root).clocks_alone();
+        Telemetry::new(move || {
+            let mut told = Told::default();
+            sysfs.ask(&mut told);
+            told
+        })
+    }
+
     /// This system's cards with the processes that use them: each process is looked into.
     pub fn users() -> Self {
         #[cfg(feature = "cuda")]

@@ -13,6 +13,8 @@ pub(super) struct Sysfs {
     root: PathBuf,
     /// Whether processes are looked into.
     processes: bool,
+    /// Whether nothing but the clocks is read.
+    clocks_alone: bool,
 }
 
 impl Sysfs {
@@ -20,11 +22,15 @@ impl Sysfs {
         Self::at(Path::new("/"))
     }
     pub(super) fn at(root: &Path) -> Self {
-        Sysfs { root: root.into(), processes: true }
+        Sysfs { root: root.into(), processes: true, clocks_alone: false }
     }
     /// The same without looking into every process.
     pub(super) fn without_processes(self) -> Self {
         Sysfs { processes: false, ..self }
+    }
+    /// Why clocks are lowered, and nothing else: some small files of each card.
+    pub(super) fn clocks_alone(self) -> Self {
+        Sysfs { clocks_alone: true, ..self }
     }
 }
 
@@ -83,10 +89,18 @@ impl Source for Sysfs {
                 card.source = "sysfs".into();
                 card.driver = value("DRIVER=");
                 let id = value("PCI_ID=").unwrap_or_default();
+                if self.clocks_alone {
+                    card.throttle = throttle(&class.join(&name), &device);
+                    continue;
+                }
                 card.name = text(&device.join("product_name")).unwrap_or(format!("GPU {id}"));
                 readings(&device, card);
                 card.processes = self.processes.then(|| self.processes(&pci)).flatten();
             }
+            if self.clocks_alone {
+                continue;
+            }
+            card.throttle = card.throttle.or_else(|| throttle(&class.join(&name), &device));
             card.numa_node = number(&device.join("numa_node"));
             let (own, slot) = (link(&device, "max"), slot(&device));
             card.link.card_generation = card.link.card_generation.or(own.0);
@@ -94,6 +108,58 @@ impl Source for Sysfs {
             (card.link.slot_generation, card.link.slot_width) = slot;
         }
     }
+}
+
+/// Reasons of Intel's drivers by the bits of NVML, which all sources share: limits of power and current, of heat, and a signal
+/// from outside of the card.
+const INTEL: [(&str, u64); 8] = [
+    ("pl1", 0x004),
+    ("pl2", 0x004),
+    ("pl4", 0x004),
+    ("vr_tdc", 0x004),
+    ("thermal", 0x040),
+    ("ratl", 0x040),
+    ("vr_thermalert", 0x040),
+    ("prochot", 0x008),
+];
+
+/// Why clocks are lowered: i915 tells it in `gt/gt0/throttle_reason_*` of the card (Linux 5.18), xe in
+/// `tile0/gt0/freq0/throttle/reason_*` of the device ("Xe GT Throttle"), amdgpu in `gpu_metrics`.
+fn throttle(card: &Path, device: &Path) -> Option<u64> {
+    let parts = |folder: &Path, start: &str| -> Vec<PathBuf> {
+        names(folder).into_iter().filter(|n| n.starts_with(start)).map(|n| folder.join(n)).collect()
+    };
+    let i915 = parts(&card.join("gt"), "gt").into_iter().map(|gt| gt.join("throttle_reason_"));
+    let tiles = parts(device, "tile").into_iter().flat_map(|tile| parts(&tile, "gt"));
+    let xe = tiles.map(|gt| gt.join("freq0/throttle/reason_"));
+    let mut told = None;
+    for start in i915.chain(xe) {
+        for (word, bit) in INTEL {
+            let mut file = start.clone().into_os_string();
+            file.push(word);
+            if let Some(on) = number::<u64>(Path::new(&file)) {
+                *told.get_or_insert(0) |= if on != 0 { bit } else { 0 };
+            }
+        }
+    }
+    told.or_else(|| gpu_metrics(&std::fs::read(device.join("gpu_metrics")).ok()?))
+}
+
+/// Why amdgpu lowers clocks, from version 1.3 of its table (kernel source, kgd_pp_interface.h, `gpu_metrics_v1_3`): the reasons that
+/// are the same for all chips (amdgpu_smu.h, `SMU_THROTTLER_*`) are a word at byte 112.
+fn gpu_metrics(table: &[u8]) -> Option<u64> {
+    let size = u16::from_le_bytes(table.get(..2)?.try_into().ok()?);
+    if table.get(2..4)? != [1, 3] || size < 120 {
+        return None;
+    }
+    let reasons = u64::from_le_bytes(table.get(112..120)?.try_into().ok()?);
+    // All bits set: this chip does not tell it.
+    if reasons == u64::MAX {
+        return None;
+    }
+    // Limits of power and current, of temperatures and what signals heat; what is above is neither.
+    let groups = [(0x0000_0000_ffff_ffff, 0x004), (0x00ff_ffff_0000_0000, 0x040), (0xff00_0000_0000_0000, 0x008)];
+    Some(groups.into_iter().filter(|(bits, _)| reasons & bits != 0).fold(0, |all, (_, bit)| all | bit))
 }
 
 /// What the port that the card sits in can: the folder above the card's own.
@@ -179,6 +245,41 @@ fn size(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Synthetic trees, with the names that the drivers' sources have.
+    #[test]
+    fn reasons_for_lowered_clocks_are_told_by_each_driver() {
+        let dir = tempfile::tempdir().unwrap();
+        let (card, device) = (dir.path().join("card"), dir.path().join("device"));
+        let write = |path: PathBuf, bytes: &[u8]| {
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, bytes).unwrap();
+        };
+        assert_eq!(throttle(&card, &device), None, "nobody tells");
+        let mut table = vec![0u8; 120];
+        table[..4].copy_from_slice(&[120, 0, 1, 3]);
+        write(device.join("gpu_metrics"), &table);
+        assert_eq!(throttle(&card, &device), Some(0));
+        for (bit, mask) in [(0, 0x4), (16, 0x4), (23, 0x4), (32, 0x40), (36, 0x40), (47, 0x40), (56, 0x8)] {
+            table[112..].copy_from_slice(&(1u64 << bit).to_le_bytes());
+            assert_eq!(gpu_metrics(&table), Some(mask), "{bit}");
+        }
+        table[112..].copy_from_slice(&((1u64 << 3) | (1 << 34)).to_le_bytes());
+        assert_eq!(gpu_metrics(&table), Some(0x44), "both");
+        table[112..].fill(0xff);
+        assert_eq!(gpu_metrics(&table), None, "not told");
+        table[3] = 4;
+        assert_eq!((gpu_metrics(&table), gpu_metrics(&table[..100]), gpu_metrics(&[])), (None, None, None));
+
+        for reason in ["pl1", "thermal", "prochot"] {
+            write(device.join(format!("tile0/gt0/freq0/throttle/reason_{reason}")), b"0\n");
+        }
+        assert_eq!(throttle(&card, &device), Some(0));
+        write(device.join("tile0/gt0/freq0/throttle/reason_thermal"), b"1\n");
+        assert_eq!(throttle(&card, &device), Some(0x40));
+        write(card.join("gt/gt1/throttle_reason_pl1"), b"1\n");
+        assert_eq!(throttle(&card, &device), Some(0x44), "parts of one card");
+    }
 
     #[test]
     fn units_of_the_kernel() {

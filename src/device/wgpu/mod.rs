@@ -14,6 +14,7 @@ mod mapping;
 mod pipelines;
 mod program;
 mod queue;
+mod uuid;
 
 use std::sync::Arc;
 
@@ -119,6 +120,11 @@ fn why_none() -> (String, &'static str) {
 fn describe(adapter: &wgpu::Adapter, index: usize, uids: &mut Vec<String>) -> DeviceInfo {
     let mut told = told_of(adapter.get_info(), &adapter.limits(), adapter.features());
     told.id = format!("wgpu:{index}");
+    told.facts.uuid = uuid::of(adapter);
+    if let (Some(uuid), None, false) = (&told.facts.uuid, &told.facts.pci, told.is_software()) {
+        // Vendor and device are the same for two cards of a kind.
+        told.uid = format!("{}:uuid:{uuid}", adapter.get_info().backend.to_str());
+    }
     if uids.contains(&told.uid) {
         told.uid = format!("{}#{index}", told.uid);
     }
@@ -167,7 +173,7 @@ fn told_of(info: wgpu::AdapterInfo, limits: &wgpu::Limits, can: wgpu::Features) 
     if !features.contains(wgpu::Features::TIMESTAMP_QUERY_INSIDE_ENCODERS) {
         notes.push("no device clock: the adapter lacks timestamp queries between commands".into());
     }
-    // wgpu gives no UUID. The API is part of the identity: results and speed differ between APIs on one chip.
+    // The API is part of the identity: results and speed differ between APIs on one chip.
     let place = if info.device_pci_bus_id.is_empty() {
         format!("{:04x}:{:04x}", info.vendor, info.device)
     } else {

@@ -7,6 +7,8 @@
 pub mod baseline;
 mod point;
 pub mod processes;
+#[cfg(all(test, unix))]
+mod window_tests;
 
 use crate::base::record::{Analysis, BenchRecord, KernelsRecord, Record, Status};
 use crate::base::sink::{Cancel, Collect, Progress, Sink};

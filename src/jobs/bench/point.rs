@@ -1,5 +1,6 @@
 //! One point measured on all devices in this process.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +21,7 @@ use crate::jobs::ceilings::judge;
 use crate::jobs::clocks::{self, Clocks};
 use crate::jobs::gross;
 use crate::measure::reference::Reference;
-use crate::measure::{Cache, OpSubject, Residency, Series, StopRule, Subject, Sweep, phases, sample, stop};
+use crate::measure::{Cache, OpSubject, Residency, Series, StopRule, Subject, Sweep, phases, sample_between, stop};
 use crate::op::{OpDesc, case};
 
 use super::{BenchConfig, judged};
@@ -62,7 +63,9 @@ pub(super) struct Bench<'a> {
     known: HashMap<(String, &'static str, DType, Residency), (f64, Cost)>,
     /// Tells the machine's own speed. A simulated one's is not this machine's.
     reference: Option<Reference>,
-    clocks: Clocks,
+    clocks: RefCell<Clocks>,
+    /// What cards told between samples that speaks against the point.
+    meanwhile: RefCell<Vec<Told>>,
 }
 
 /// One device at a point, between preparation and row.
@@ -153,13 +156,21 @@ impl<'a> Bench<'a> {
             known: HashMap::new(),
             reference: (!rig.cpu.clock().is_virtual())
                 .then(|| Reference::new(rig.cpu.info().compute_units.try_into().unwrap_or(1))),
-            clocks: Clocks(Telemetry::cards()),
+            clocks: RefCell::new(Clocks::new(Telemetry::clocks())),
+            meanwhile: RefCell::default(),
         }
+    }
+
+    /// With other cards' words, asked between any two samples.
+    #[cfg(test)]
+    pub(super) fn told_by(self, telemetry: Telemetry) -> Self {
+        Bench { clocks: RefCell::new(Clocks::new(telemetry).without_pace()), ..self }
     }
 
     /// Measures one point on all devices, interleaved, and the machine's own speed before and after.
     pub(super) fn point(&mut self, point: &Point, cancel: &Cancel) -> Result<Vec<Measured>> {
         let hold = self.cfg.kernels.hold();
+        self.meanwhile.take();
         let clocks = self.look();
         let before = self.reference.as_mut().map(Reference::read);
         let mut rows = self.interleaved(point, cancel)?;
@@ -171,7 +182,7 @@ impl<'a> Bench<'a> {
                 m.drift = before.drifted(after).then(|| before.change(after));
             }
         }
-        let told: Vec<_> = clocks.into_iter().chain(self.look()).collect();
+        let told: Vec<_> = clocks.into_iter().chain(self.meanwhile.take()).chain(self.look()).collect();
         for m in rows.iter_mut().filter(|m| m.row.subject.status == Status::Ok) {
             let info = self.devices.iter().map(|r| r.device().info()).find(|i| i.id == m.row.subject.device);
             m.row.subject.flags.extend(info.and_then(|info| clocks::flag(&told, info)));
@@ -191,8 +202,8 @@ impl<'a> Bench<'a> {
         std::iter::once(&self.cpu).chain(&self.devices).map(Runner::kernels).collect()
     }
 
-    fn look(&mut self) -> Option<Told> {
-        self.clocks.look(self.devices.iter().map(|r| r.device().info()))
+    fn look(&self) -> Option<Told> {
+        self.clocks.borrow_mut().look(self.devices.iter().map(|r| r.device().info()))
     }
 
     /// True for rows whose work the host's processor does.
@@ -341,7 +352,11 @@ impl<'a> Bench<'a> {
         }
         let mut subjects: Vec<&mut dyn Subject> = owned.iter_mut().map(|s| s as &mut dyn Subject).collect();
         let rule = StopRule::with_budget(self.cfg.budget_s * live.len().max(1) as f64);
-        let series = sample(&mut subjects, &rule, cancel)?;
+        let mut between = || {
+            let infos = self.devices.iter().map(|r| r.device().info());
+            self.meanwhile.borrow_mut().extend(self.clocks.borrow_mut().between(infos));
+        };
+        let series = sample_between(&mut subjects, &rule, cancel, &mut between)?;
         let cpu_id = self.cpu.device().info().id.clone();
         let baseline = live.iter().position(|e| e.runner.device().info().id == cpu_id);
         let cpu_series = baseline.map(|i| series[i].clone());

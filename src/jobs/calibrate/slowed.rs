@@ -17,7 +17,7 @@ pub(super) struct Slowed {
 
 impl Slowed {
     pub(super) fn new(telemetry: Telemetry) -> Self {
-        Slowed { clocks: Clocks(telemetry), told: HashMap::new(), flags: BTreeMap::new() }
+        Slowed { clocks: Clocks::new(telemetry), told: HashMap::new(), flags: BTreeMap::new() }
     }
 
     /// Asks the card of a group, if its device is one.

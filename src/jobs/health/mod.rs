@@ -6,7 +6,8 @@ mod checks;
 mod codes;
 mod load;
 
-use crate::base::telemetry::{Finding, HealthRecord, HostSnapshot, NotTold, Snapshot};
+use crate::base::DeviceInfo;
+use crate::base::telemetry::{Finding, HealthRecord, HostSnapshot, NotTold, Snapshot, Watched};
 
 pub use codes::{Grade, KINDS, Kind, find};
 pub use load::under_load;
@@ -98,6 +99,22 @@ pub fn card(id: &str, s: &Snapshot, own: u32) -> HealthRecord {
     }
     let record = looked.record(id, &s.source, ENOUGH);
     HealthRecord { uid: s.uid.clone(), name: s.name.clone(), snapshot: Some(s.clone()), ..record }
+}
+
+/// Judges what a device's card told while a job ran: what speaks against the job's results, and nothing else.
+pub fn watched(info: &DeviceInfo, w: &Watched) -> HealthRecord {
+    let code = if w.lost {
+        "gpu-lost"
+    } else if w.reset_required {
+        "reset-required"
+    } else {
+        "ecc-uncorrected"
+    };
+    let mut looked = Looked::default();
+    let fault = (w.answered > 0).then(|| w.fault().map(|why| (code, why)).into_iter().collect());
+    looked.take("while it worked", fault, || w.reason.clone());
+    let record = looked.record(&info.id, &w.source, 1);
+    HealthRecord { uid: info.uid.clone(), name: info.name.clone(), ..record }
 }
 
 /// Judges what the host tells: driver against library, the kernel's log, free space.

@@ -1,5 +1,6 @@
 //! Drivers that one loader loads all at once, asked one by one where they do not answer together.
 
+use std::ffi::OsString;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
@@ -22,24 +23,46 @@ pub(super) trait Driver: Sync + Sized {
 
     /// Its library's name, if there is one.
     fn library(&self) -> Option<&str>;
+    /// What a list calls it.
+    fn what(&self) -> String;
     /// A row about it.
     fn absence(&self, code: Code, why: &str, next: &str) -> Absence;
     /// The row of one that names no library.
     fn nameless(&self) -> Option<Absence>;
+    /// What keeps a loader to these drivers and no others. Errors: why there is no way to say it.
+    fn limit(drivers: &[&Self]) -> Result<Limit, String>;
+    /// What the loader is told of this driver, in one line.
+    fn told(&self) -> String;
     /// Asks with these drivers and no others.
-    fn only(asker: &Asker, drivers: &[&Self], stop: &AtomicBool) -> Outcome;
+    fn only(asker: &Asker, drivers: &[&Self], stop: &AtomicBool) -> Outcome {
+        let limit = match Self::limit(drivers) {
+            Ok(limit) => limit,
+            Err(why) => return Outcome::Unasked(why),
+        };
+        let mut outcome = asker.ask(Self::BACKEND, &|command| limit.apply(command), stop);
+        if let (Outcome::Answered(answer), Some(apart)) = (&mut outcome, &limit.apart) {
+            for row in &mut answer.absent {
+                row.what = apart.original(&row.what);
+                row.reason = apart.original(&row.reason);
+            }
+        }
+        outcome
+    }
     /// Answers of drivers that were asked alone as one answer.
     fn joined(answers: Vec<Answer>) -> Answer;
 }
 
 impl Driver for Icd {
     const BACKEND: Backend = Backend::Opencl;
-    const ONE: &'static str = "update or remove this driver; every other command loads it too, unless OCL_ICD_VENDORS names a \
-                               folder with the other .icd files only";
+    const ONE: &'static str = "update or remove this driver; until then commands leave it out, after the wait if it hangs; \
+                               OCL_ICD_VENDORS=FOLDER with the other .icd files saves that";
     const SOME: &'static str = "OCL_ICD_VENDORS=FOLDER with some of the .icd files keeps every command to those";
 
     fn library(&self) -> Option<&str> {
         self.library.as_deref().ok()
+    }
+    fn what(&self) -> String {
+        Icd::what(self)
     }
     fn absence(&self, code: Code, why: &str, next: &str) -> Absence {
         Icd::absence(self, code, why, next)
@@ -47,23 +70,14 @@ impl Driver for Icd {
     fn nameless(&self) -> Option<Absence> {
         Icd::nameless(self)
     }
-    fn only(asker: &Asker, drivers: &[&Self], stop: &AtomicBool) -> Outcome {
-        let apart = match Apart::of(drivers) {
-            Ok(apart) => apart,
-            Err(e) => return Outcome::Unasked(format!("no temporary folder: {e}")),
-        };
-        let limit = |command: &mut Command| {
-            command.env("OCL_ICD_VENDORS", apart.path());
-            command.env_remove("OPENCL_VENDOR_PATH").env_remove("OCL_ICD_FILENAMES");
-        };
-        let mut outcome = asker.ask(Self::BACKEND, &limit, stop);
-        if let Outcome::Answered(answer) = &mut outcome {
-            for row in &mut answer.absent {
-                row.what = apart.original(&row.what);
-                row.reason = apart.original(&row.reason);
-            }
-        }
-        outcome
+    fn limit(drivers: &[&Self]) -> Result<Limit, String> {
+        let apart = Apart::of(drivers).map_err(|e| format!("no temporary folder: {e}"))?;
+        let folder = Some(apart.path().as_os_str().to_os_string());
+        let variables = vec![("OCL_ICD_VENDORS", folder), ("OPENCL_VENDOR_PATH", None), ("OCL_ICD_FILENAMES", None)];
+        Ok(Limit { variables, apart: Some(apart) })
+    }
+    fn told(&self) -> String {
+        format!("{} names {:?}", self.what(), self.library)
     }
     fn joined(answers: Vec<Answer>) -> Answer {
         numbered_by_platforms(answers)
@@ -72,12 +86,15 @@ impl Driver for Icd {
 
 impl Driver for Manifest {
     const BACKEND: Backend = Backend::Wgpu;
-    const ONE: &'static str = "update or remove this driver; every other command loads it too, unless VK_DRIVER_FILES names the \
-                               other files only (A.json:B.json)";
+    const ONE: &'static str = "update or remove this driver; until then commands leave it out, after the wait if it hangs; \
+                               VK_DRIVER_FILES=A.json:B.json with the other files saves that";
     const SOME: &'static str = "VK_DRIVER_FILES=A.json:B.json with some of the files keeps every command to those";
 
     fn library(&self) -> Option<&str> {
         self.library.as_deref().ok()
+    }
+    fn what(&self) -> String {
+        self.path.display().to_string()
     }
     fn absence(&self, code: Code, why: &str, next: &str) -> Absence {
         Manifest::absence(self, code, why, next)
@@ -85,17 +102,15 @@ impl Driver for Manifest {
     fn nameless(&self) -> Option<Absence> {
         Manifest::nameless(self)
     }
-    fn only(asker: &Asker, drivers: &[&Self], stop: &AtomicBool) -> Outcome {
+    fn limit(drivers: &[&Self]) -> Result<Limit, String> {
         let files: Vec<_> = drivers.iter().map(|d| d.path.as_path()).collect();
-        let list = match std::env::join_paths(files) {
-            Ok(list) => list,
-            Err(e) => return Outcome::Unasked(format!("its file cannot be named to the loader: {e}")),
-        };
-        let limit = |command: &mut Command| {
-            // Loaders before 1.3.207 know the older name alone.
-            command.env("VK_DRIVER_FILES", &list).env("VK_ICD_FILENAMES", &list).env_remove("VK_ADD_DRIVER_FILES");
-        };
-        asker.ask(Self::BACKEND, &limit, stop)
+        let list = std::env::join_paths(files).map_err(|e| format!("its file cannot be named to the loader: {e}"))?;
+        // Loaders before 1.3.207 know the older name alone.
+        let names = [("VK_DRIVER_FILES", Some(list.clone())), ("VK_ICD_FILENAMES", Some(list))];
+        Ok(Limit { variables: names.into_iter().chain([("VK_ADD_DRIVER_FILES", None)]).collect(), apart: None })
+    }
+    fn told(&self) -> String {
+        format!("{} names {:?}", self.path.display(), self.library)
     }
     /// In the order of the files: which order devices would have together is not known.
     fn joined(answers: Vec<Answer>) -> Answer {
@@ -116,6 +131,35 @@ impl Driver for Manifest {
     }
 }
 
+/// Keeps a loader to some drivers.
+#[derive(Debug, Default)]
+pub(super) struct Limit {
+    /// `None`: not set.
+    pub(super) variables: Vec<(&'static str, Option<OsString>)>,
+    /// Folder that a variable names; it is gone with this.
+    pub(super) apart: Option<Apart>,
+}
+
+impl Limit {
+    fn apply(&self, command: &mut Command) {
+        for (name, value) in &self.variables {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+    }
+}
+
+/// Which of some drivers may be loaded together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Loadable {
+    All,
+    /// By their places in the list.
+    Only(Vec<usize>),
+    None,
+}
+
 impl Outcome {
     /// The row of a driver that gave no answer.
     pub(super) fn of_driver<D: Driver>(&self, driver: &D) -> Option<Absence> {
@@ -127,7 +171,7 @@ impl Outcome {
 
 impl Asker {
     /// Asks a loader, and its drivers one by one if it is late or comes to nothing.
-    pub(super) fn drivers<D: Driver>(&self, drivers: &[D]) -> Answer {
+    pub(super) fn drivers<D: Driver>(&self, drivers: &[D]) -> (Answer, Loadable) {
         let stop = AtomicBool::new(false);
         let never = AtomicBool::new(false);
         let (say, heard) = channel();
@@ -145,10 +189,10 @@ impl Asker {
             (all.join().unwrap_or_else(|_| Outcome::Unasked("its thread panicked".into())), alone)
         });
         match together {
-            Outcome::Answered(answer) => answer,
+            Outcome::Answered(answer) => (answer, Loadable::All),
             outcome => match drivers {
-                [] => Answer::only_absent(vec![outcome.of_backend(D::BACKEND)]),
-                [one] => Answer::only_absent(outcome.of_driver(one).into_iter().collect()),
+                [] => (Answer::only_absent(vec![outcome.of_backend(D::BACKEND)]), Loadable::None),
+                [one] => (Answer::only_absent(outcome.of_driver(one).into_iter().collect()), Loadable::None),
                 several => self.sorted_out(&outcome, several, alone),
             },
         }
@@ -167,15 +211,22 @@ impl Asker {
     }
 
     /// What several drivers that gave no answer together give otherwise.
-    fn sorted_out<D: Driver>(&self, together: &Outcome, drivers: &[D], alone: Vec<Option<Outcome>>) -> Answer {
+    fn sorted_out<D: Driver>(
+        &self,
+        together: &Outcome,
+        drivers: &[D],
+        alone: Vec<Option<Outcome>>,
+    ) -> (Answer, Loadable) {
         let mut all = Answer::default();
         let mut good = Vec::new();
+        let mut places = Vec::new();
         let mut answers = Vec::new();
-        for (driver, outcome) in drivers.iter().zip(alone) {
+        for (at, (driver, outcome)) in drivers.iter().zip(alone).enumerate() {
             match outcome {
                 None => all.absent.extend(driver.nameless()),
                 Some(Outcome::Answered(answer)) => {
                     good.push(driver);
+                    places.push(at);
                     answers.push(answer);
                 }
                 Some(other) => all.absent.extend(other.of_driver(driver)),
@@ -189,6 +240,10 @@ impl Asker {
             Outcome::Answered(Answer::default())
         } else {
             D::only(self, &good, &AtomicBool::new(false))
+        };
+        let loadable = match (&rest, places.len()) {
+            (Outcome::Answered(_), 1..) => Loadable::Only(places),
+            _ => Loadable::None,
         };
         match rest {
             Outcome::Answered(answer) => all.add(answer),
@@ -204,7 +259,7 @@ impl Asker {
                 all.add(D::joined(answers));
             }
         }
-        all
+        (all, loadable)
     }
 }
 
@@ -297,13 +352,16 @@ mod tests {
             devices: vec![device("opencl:0")],
             absent: vec![row("opencl:1 Old"), row("/b.icd")],
             platforms: vec![platform("B", 2)],
+            ..Answer::default()
         };
         let none = Answer::only_absent(vec![row("/a.icd")]);
-        let first = Answer { devices: vec![device("opencl:0")], absent: vec![], platforms: vec![platform("A", 1)] };
+        let first =
+            Answer { devices: vec![device("opencl:0")], platforms: vec![platform("A", 1)], ..Answer::default() };
         let last = Answer {
             devices: vec![device("opencl:0"), device("opencl:2")],
             absent: vec![row("opencl:1 Old"), row("opencl:3 Old")],
             platforms: vec![platform("B", 1), platform("C", 3)],
+            ..Answer::default()
         };
         for answers in
             [[&two, &none, &first, &last, &two], [&last, &first, &two, &two, &none], [&none, &two, &last, &two, &first]]

@@ -6,6 +6,7 @@
 //! driver (`apart`).
 
 mod apart;
+mod sound;
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -23,6 +24,8 @@ use crate::base::{Absence, Backend, Code, DeviceInfo, Env, Error, Result, os};
 use crate::device::platform::Platform;
 use crate::device::probe::{self, CpuConfig};
 use crate::device::{icd, manifest};
+
+pub use sound::{Sound, sound};
 
 /// After this a driver counts as hung. A server with eight cards whose driver is not kept loaded takes more than ten seconds
 /// to wake them; nobody should wait much longer for a list.
@@ -64,6 +67,9 @@ pub struct Answer {
     /// OpenCL's platforms in the order in which their devices are numbered.
     #[serde(default)]
     pub platforms: Vec<Platform>,
+    /// Files that were mapped as code when a process answered; not told of answers that were joined.
+    #[serde(default)]
+    pub mapped: Vec<String>,
 }
 
 impl Answer {
@@ -82,8 +88,10 @@ impl Answer {
 pub fn answer(backend: Backend) -> Result<String> {
     os::expendable();
     let probe = probe::ask(backend);
+    // While the devices are there: loaders let go of drivers with the last of them.
+    let mapped = os::mapped_files();
     let devices = probe.found.into_iter().map(|f| f.info).collect();
-    let answer = Answer { devices, absent: probe.absent, platforms: probe.platforms };
+    let answer = Answer { devices, absent: probe.absent, platforms: probe.platforms, mapped };
     let text = serde_json::to_string(&answer)
         .map_err(|e| Error::new(Code::Internal, "an answer cannot be written").caused_by(e))?;
     // A line of its own, whatever a driver has written before.
@@ -98,13 +106,15 @@ pub fn ask(backends: &[Backend], waits: Waits, env: &Env, cpu: CpuConfig, progra
         // No driver is asked at all.
         return Ok(of_inventory(probe::inventory_of(backends, env, cpu)?));
     }
-    let host = probe::inventory_of(&[Backend::Cpu], env, cpu)?;
+    let off = |b: &Backend| backends.contains(b) && env.without.contains(b);
+    let unasked: Vec<Backend> = Backend::ALL.into_iter().filter(off).collect();
+    let host = probe::inventory_of(&unasked, env, cpu)?;
     let mut all = of_inventory(host);
     let asker = &Asker { program: program.to_path_buf(), waits };
-    let asked = |b: &Backend| backends.contains(b) && !matches!(b, Backend::Cpu | Backend::Sim);
-    let backends = Backend::ALL.into_iter().filter(asked);
+    let asked = |b: &Backend| backends.contains(b) && !off(b) && !matches!(b, Backend::Cpu | Backend::Sim);
+    let asked = Backend::ALL.into_iter().filter(asked);
     std::thread::scope(|scope| {
-        let asked: Vec<_> = backends.map(|b| (b, scope.spawn(move || asker.backend(b)))).collect();
+        let asked: Vec<_> = asked.map(|b| (b, scope.spawn(move || asker.backend(b)))).collect();
         for (backend, thread) in asked {
             all.add(thread.join().unwrap_or_else(|_| {
                 let died = Outcome::Unasked("its thread panicked".into());
@@ -112,6 +122,8 @@ pub fn ask(backends: &[Backend], waits: Waits, env: &Env, cpu: CpuConfig, progra
             }));
         }
     });
+    let known = |row: &&Absence| backends.contains(&row.backend) && !env.without.contains(&row.backend);
+    all.absent.extend(env.left_out.iter().filter(known).cloned());
     Ok(all)
 }
 
@@ -180,12 +192,17 @@ struct Asker {
 impl Asker {
     fn backend(&self, backend: Backend) -> Answer {
         match backend {
-            Backend::Opencl => self.drivers(&icd::listing().icds),
-            Backend::Wgpu => self.drivers(&manifest::listing()),
-            _ => match self.ask(backend, &|_| {}, &AtomicBool::new(false)) {
-                Outcome::Answered(answer) => answer,
-                other => Answer::only_absent(vec![other.of_backend(backend)]),
-            },
+            Backend::Opencl => self.drivers(&icd::listing().icds).0,
+            Backend::Wgpu => self.drivers(&manifest::listing()).0,
+            _ => self.whole(backend).0,
+        }
+    }
+
+    /// A backend whose drivers cannot be told apart, and whether it may be loaded.
+    fn whole(&self, backend: Backend) -> (Answer, bool) {
+        match self.ask(backend, &|_| {}, &AtomicBool::new(false)) {
+            Outcome::Answered(answer) => (answer, true),
+            other => (Answer::only_absent(vec![other.of_backend(backend)]), false),
         }
     }
 

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 
 use crate::base::{Case, DType};
+use crate::device::telemetry::Telemetry;
 use crate::engine::KernelCache;
 use crate::op::{OpDesc, Tier};
 
@@ -36,6 +37,8 @@ pub struct VerifyConfig {
     pub save_failing: Option<PathBuf>,
     /// Compiled kernels that an engine would load are loaded from here and judged; none is added.
     pub kernels: KernelCache,
+    /// Whom to ask about the cards meanwhile, one for each device; `None`: nobody.
+    pub telemetry: Option<fn() -> Telemetry>,
     /// For the judge's own tests: a kernel text that is replaced by a wrong one.
     pub mutant: Option<Mutant>,
     /// For the judge's own tests: a rule that is not applied.
@@ -121,6 +124,7 @@ impl Default for VerifyConfig {
             require_big: false,
             save_failing: None,
             kernels: KernelCache::off(),
+            telemetry: None,
             mutant: None,
             off: None,
         }
@@ -149,6 +153,8 @@ pub struct VerifySummary {
     pub beyond: u64,
     /// Elements compared.
     pub compared: u64,
+    /// Cards that were lost meanwhile, or met errors that they could not correct.
+    pub faults: u64,
     /// Devices on which not one element was compared.
     pub idle: Vec<String>,
     /// True if the run was interrupted.
@@ -156,10 +162,10 @@ pub struct VerifySummary {
 }
 
 impl VerifySummary {
-    /// 1: a case failed; 4: on some device nothing was compared; else 0.
+    /// 1: a case failed, or a card did; 4: on some device nothing was compared; else 0.
     pub fn exit_code(&self) -> u8 {
         match self {
-            s if s.failed > 0 => 1,
+            s if s.failed + s.faults > 0 => 1,
             // Everything had passed before.
             s if s.resumed > 0 && s.passed + s.unsupported + s.skipped == 0 && !s.cancelled => 0,
             s if s.compared == 0 || !s.idle.is_empty() => 4,

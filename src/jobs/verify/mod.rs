@@ -5,6 +5,7 @@
 //! are poisoned with a different pattern in each of two runs. The two runs are also compared bit by bit.
 
 mod big;
+mod cards;
 mod compare;
 mod config;
 mod faults;
@@ -24,12 +25,15 @@ use crate::base::sink::{Cancel, Progress, Sink};
 use crate::base::{Case, Code, DType, Error, Result};
 use crate::device::cpu;
 use crate::device::probe::Rig;
+use crate::device::telemetry::Telemetry;
 use crate::engine::Runner;
 use crate::op::{OpDesc, Role, Tier};
 
+use cards::Cards;
 use compare::at_text;
 use station::{Answered, Station, plain};
 
+pub use cards::card_line;
 pub use config::{Detector, Mutant, VerifyConfig, VerifySummary, done_key};
 pub use own_bound::OwnBound;
 pub use self_test::{SelfTestSummary, line as self_test_line, self_test};
@@ -78,12 +82,15 @@ pub fn run(cfg: &VerifyConfig, rig: &Rig, sink: &mut dyn Sink, cancel: &Cancel) 
     let batches: Vec<_> = cases.chunks(4 * threads).collect();
     let mut answers = batches.first().map(|b| ask_all(b)).transpose()?.unwrap_or_default();
     let alone = Mutex::new(());
+    let mut asked: Vec<Telemetry> = cfg.telemetry.map_or_else(Vec::new, |of| infos.iter().map(|_| of()).collect());
+    let mut cards = Cards::begin(&mut asked, &infos);
     let mut done = 0;
     for (at, batch) in batches.iter().enumerate() {
         if cancel.raised() {
             summary.cancelled = true;
             break;
         }
+        cards.tick();
         sink.progress(&Progress { doing: batch[0].1.to_string(), done, total: Some(cases.len() as u64) });
         let (judged, next) = std::thread::scope(|scope| {
             let work = |station| scope.spawn(|| all_of(cfg, &alone, cancel, station, batch, &answers));
@@ -108,6 +115,7 @@ pub fn run(cfg: &VerifyConfig, rig: &Rig, sink: &mut dyn Sink, cancel: &Cancel) 
         done += batch.len() as u64;
         answers = next?.unwrap_or_default();
     }
+    cards.end(&mut summary, sink);
     summary.idle = stations.iter().filter(|s| s.compared == 0).map(Station::id).collect();
     Ok(summary)
 }

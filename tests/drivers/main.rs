@@ -6,6 +6,8 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::print_stderr, reason = "skips are named")]
 
+mod jobs;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -27,12 +29,15 @@ fn skipped(test: &str, needs: &str, why: &str) {
 /// A folder of drivers, and variables to start gpuctl with.
 struct Drivers {
     folder: TempDir,
+    /// Where gpuctl keeps what it found out.
+    cache: TempDir,
     variables: Vec<(&'static str, String)>,
 }
 
 impl Drivers {
     fn new() -> Self {
-        Drivers { folder: tempfile::tempdir().unwrap(), variables: Vec::new() }
+        let (folder, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        Drivers { folder, cache, variables: Vec::new() }
     }
 
     fn path(&self) -> &Path {
@@ -90,6 +95,11 @@ impl Drivers {
 
     /// The same with another exit code.
     fn gpuctl_ending(&self, code: i32, args: &[&str]) -> String {
+        self.said(code, args).0
+    }
+
+    /// The same, and its stderr.
+    fn said(&self, code: i32, args: &[&str]) -> (String, String) {
         let work = tempfile::tempdir().unwrap();
         let temporary = work.path().join("temporary");
         std::fs::create_dir(&temporary).unwrap();
@@ -100,7 +110,8 @@ impl Drivers {
             .args(args)
             .env("OCL_ICD_VENDORS", self.path())
             .env("TMPDIR", &temporary)
-            .env("DRIVERS_TEST", work.path());
+            .env("DRIVERS_TEST", work.path())
+            .env("GPUCTL_CACHE", self.cache.path());
         for name in
             ["OPENCL_VENDOR_PATH", "OCL_ICD_FILENAMES", "GPUCTL_DISABLE_GPU", "GPUCTL_CPU_ISA", "GPUCTL_REQUIRE"]
         {
@@ -130,7 +141,7 @@ impl Drivers {
         assert_eq!(processes_of(work.path()), Vec::<String>::new());
         let left: Vec<_> = std::fs::read_dir(&temporary).unwrap().flatten().map(|e| e.path()).collect();
         assert!(!left.iter().any(|p| p.to_string_lossy().contains("gpuctl")), "{left:?}");
-        read("stdout")
+        (read("stdout"), read("stderr"))
     }
 
     fn document(&self) -> Value {
@@ -248,10 +259,7 @@ fn no_broken_driver_hides_the_rest() {
 #[test]
 fn no_broken_vulkan_driver_hides_the_rest() {
     let test = "no_broken_vulkan_driver_hides_the_rest";
-    let folders = ["/usr/share/vulkan/icd.d", "/etc/vulkan/icd.d"];
-    let files = folders.into_iter().flat_map(|f| std::fs::read_dir(f).into_iter().flatten().flatten());
-    let mut lavapipe = files.filter(|f| f.file_name().to_string_lossy().starts_with("lvp"));
-    let Some(good) = lavapipe.next().map(|f| f.path().display().to_string()) else {
+    let Some(good) = lavapipe() else {
         return skipped(test, "wgpu", "no manifest of lavapipe");
     };
     let mut drivers = Drivers::new();
@@ -289,6 +297,14 @@ fn no_broken_vulkan_driver_hides_the_rest() {
     drivers.variables = with(&[&refuses]);
     let doc = drivers.document();
     assert!(wgpu(&doc).is_empty() && !strings(&doc, "absent", "reason", |r| r["backend"] == "wgpu").is_empty());
+}
+
+/// The manifest of lavapipe, if it is installed.
+fn lavapipe() -> Option<String> {
+    let folders = ["/usr/share/vulkan/icd.d", "/etc/vulkan/icd.d"];
+    let files = folders.into_iter().flat_map(|f| std::fs::read_dir(f).into_iter().flatten().flatten());
+    let mut lavapipe = files.filter(|f| f.file_name().to_string_lossy().starts_with("lvp"));
+    lavapipe.next().map(|f| f.path().display().to_string())
 }
 
 /// Without the bad driver the loader would list the same devices with the same ids: they keep those.
