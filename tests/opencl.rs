@@ -515,3 +515,31 @@ fn the_processor_tile_is_for_processors() {
     assert_eq!(gpu.kernel.variant, "tiled128");
     assert!(gpu.reason.contains("cpu-tile (needs a processor"), "{}", gpu.reason);
 }
+
+/// Mapped memory is the host's, counted as such, and what is written through it is what copies and kernels see.
+#[test]
+fn mapped_memory_is_written_in_place() {
+    let Some(d) = open("mapped_memory_is_written_in_place") else { return };
+    let before = d.ledger().state();
+    let mapped = d.alloc(1000, MemoryKind::Mapped).unwrap();
+    let plain = d.alloc(1000, MemoryKind::Device).unwrap();
+    let held = d.ledger().state();
+    assert_eq!((held.pinned, held.buffers), (before.pinned + 1, before.buffers + 1));
+    let mut q = d.queue().unwrap();
+    q.fill(&mapped, 0, 1000, 0x5A).unwrap();
+    let data: Vec<u8> = (0..701).map(|i| (i * 7) as u8).collect();
+    q.write(&mapped, 13, &data).unwrap();
+    q.copy(&mapped, 0, &plain, 0, 1000).unwrap();
+    let (mut there, mut here) = (vec![0u8; 1000], vec![0u8; 1000]);
+    q.read(&plain, 0, &mut there).unwrap();
+    q.read(&mapped, 0, &mut here).unwrap();
+    assert_eq!((&here[13..714], &here[..13], &here[714..]), (&data[..], &[0x5A; 13][..], &[0x5A; 286][..]));
+    assert_eq!(there, here, "a copy on the device sees what was mapped");
+    q.write(&mapped, 0, &[]).unwrap();
+    assert_eq!(q.read(&mapped, 990, &mut [0; 11]).unwrap_err().code(), Code::BufferBounds);
+    assert_eq!(d.alloc(16, MemoryKind::Managed).unwrap_err().code(), Code::FeatureUnsupported);
+    drop((mapped, plain, q));
+    let after = d.ledger().state();
+    assert_eq!((after.pinned, after.buffers, after.events), (before.pinned, before.buffers, before.events));
+    assert_eq!(d.ledger().release_errors(), [""; 0]);
+}

@@ -247,16 +247,21 @@ impl Total {
 
     /// Adds an event. `seconds`: what its operations took, without what lay between them.
     pub fn add(&mut self, e: &Event, seconds: f64) {
+        self.count_in(e.error.is_some(), (e.count, e.bytes), seconds, e.device_s);
+    }
+
+    /// Adds so many operations, which failed or moved so many bytes.
+    pub(crate) fn count_in(&mut self, failed: bool, (count, bytes): (u64, u64), seconds: f64, device_s: Option<f64>) {
         self.seconds += seconds;
-        if e.error.is_some() {
-            self.failed += e.count;
+        if failed {
+            self.failed += count;
             return;
         }
-        self.count += e.count;
-        self.bytes += e.bytes;
-        if let (Some(device_s), true) = (e.device_s, e.kind != Kind::Region) {
+        self.count += count;
+        self.bytes += bytes;
+        if let (Some(device_s), true) = (device_s, self.kind != Kind::Region) {
             self.device_s += device_s;
-            self.timed += e.count;
+            self.timed += count;
         }
     }
 

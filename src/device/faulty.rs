@@ -11,7 +11,8 @@ use crate::base::rng::Philox;
 use crate::base::{Clock, Code, DeviceInfo, Error, Result};
 
 use super::{
-    Buffer, Device, Health, Launch, Ledger, Mark, MemoryKind, MemoryState, Program, Queue, Source, Span, Waited,
+    Buffer, Device, Health, Launch, Ledger, ManagedUse, Mark, MemoryKind, MemoryState, Program, Queue, Source, Span,
+    Waited,
 };
 
 /// Kinds of calls that a rule counts.
@@ -302,6 +303,12 @@ impl Device for Faulty {
             return Err(self.state.error(Code::DeviceLost, "the device was lost before"));
         }
         Ok(Box::new(FaultyQueue { inner: self.inner.queue()?, state: Arc::clone(&self.state), hung: false }))
+    }
+    fn managed(&self) -> Option<ManagedUse> {
+        self.inner.managed()
+    }
+    fn oversubscribe(&self) -> bool {
+        self.inner.oversubscribe()
     }
     fn destroy(&self) -> bool {
         self.inner.destroy()

@@ -11,6 +11,7 @@ pub mod cuda;
 pub mod faulty;
 pub mod icd;
 pub mod ledger;
+pub mod managed;
 pub mod manifest;
 #[cfg(feature = "opencl")]
 pub mod opencl;
@@ -18,6 +19,7 @@ pub mod platform;
 pub mod probe;
 pub mod quirks;
 mod rows;
+pub mod sequence;
 pub mod sim;
 pub mod spoilt;
 pub mod tap;
@@ -37,8 +39,10 @@ use crate::kernel::source::Text;
 use crate::kernel::{NativeArgs, NativeFn, Param, Routine};
 
 pub use ledger::{Kind, Ledger, LedgerState, Ticket};
+pub use managed::{Advice, ManagedUse, Place};
 pub use probe::{Found, Inventory, Probe};
 pub use rows::{Block, Pitch};
+pub use sequence::Sequence;
 
 /// How long a wait may take before the device counts as hung, unless the caller knows better.
 pub const DEADLINE: Duration = Duration::from_secs(60);
@@ -48,9 +52,9 @@ pub const DEADLINE: Duration = Duration::from_secs(60);
 pub enum MemoryKind {
     /// The device's own memory.
     Device,
-    /// Page-locked host memory that the device reads directly.
+    /// Page-locked host memory, for copies that need no detour.
     Pinned,
-    /// Device memory mapped into the host's address space.
+    /// Host memory that kernels address where it lies; the host reaches it without a copy of the driver's.
     Mapped,
     /// Memory that migrates on demand.
     Managed,
@@ -114,6 +118,15 @@ pub trait Device: Send + Sync {
     /// there, or whose time does not pass by itself.
     fn native(&self, _: NativeFn, _: &mut NativeArgs<'_>, _: &NativeCall) -> Option<Result<()>> {
         None
+    }
+    /// How much managed memory is in use; `None` where the API has none.
+    fn managed(&self) -> Option<ManagedUse> {
+        None
+    }
+    /// Managed buffers may have more bytes together than the device has memory, from now on. That can make a card crawl, or
+    /// hang: nothing in gpuctl asks for it by itself. False where there is no such memory.
+    fn oversubscribe(&self) -> bool {
+        false
     }
     /// Loses the device for real, where the API has a call for that: every later call fails with `DeviceLost`. False where
     /// it has none. For tests of recovery: whoever else uses the opened device loses it, too.
@@ -183,6 +196,10 @@ pub trait Queue: Send {
     fn wait(&mut self, mark: Mark, deadline: Duration) -> Result<Waited>;
     /// Time between two marks that were waited for; marks older than the last 64 may be forgotten (`Internal`).
     fn span(&mut self, from: Mark, to: Mark) -> Result<Span>;
+    /// [`Queue::span`] of several pairs, in their order; for queues that answer many as fast as one.
+    fn spans(&mut self, pairs: &[(Mark, Mark)]) -> Vec<Result<Span>> {
+        pairs.iter().map(|(from, to)| self.span(*from, *to)).collect()
+    }
 
     /// Copies rows of host bytes to rows of `dst`, as [`Queue::write`] does for one. Errors: `BadArgument` for rows that overlap,
     /// `SizeOverflow`, `BufferBounds`.
@@ -196,6 +213,40 @@ pub trait Queue: Send {
     /// Copies rows of `src` to rows of `dst`, two buffers of the device, as [`Queue::copy`] does for one.
     fn copy_rows(&mut self, src: &Buffer, from: Pitch, dst: &Buffer, to: Pitch, block: Block) -> Result<()> {
         rows::copy(self, src, from, dst, to, block)
+    }
+
+    /// Makes a sequence of launches that can be enqueued again and again. Nothing is enqueued yet. Where the API records no
+    /// sequences it keeps the launches, and says so.
+    fn sequence(&mut self, launches: Vec<Launch>) -> Result<Sequence> {
+        Ok(Sequence::replayed(launches, "the API records no launches"))
+    }
+    /// Enqueues all launches of a sequence.
+    fn replay(&mut self, sequence: &Sequence) -> Result<()> {
+        sequence.launches().iter().try_for_each(|l| self.launch(l))
+    }
+    /// Copies `bytes` bytes of a buffer of another device to one of this queue's, without the host. All earlier work on `src`
+    /// must be done. `FeatureUnsupported` where the two have no such way.
+    fn copy_peer(
+        &mut self,
+        _src: &Buffer,
+        _src_offset: u64,
+        _dst: &Buffer,
+        _dst_offset: u64,
+        _bytes: u64,
+    ) -> Result<()> {
+        Err(Error::new(Code::FeatureUnsupported, "the API has no copies between devices"))
+    }
+    /// Moves managed memory to a side before it is used there. `FeatureUnsupported` for other memory.
+    fn prefetch(&mut self, _buffer: &Buffer, _to: Place) -> Result<()> {
+        Err(managed::none())
+    }
+    /// Tells the driver how managed memory will be used. `FeatureUnsupported` for other memory.
+    fn advise(&mut self, _buffer: &Buffer, _advice: Advice) -> Result<()> {
+        Err(managed::none())
+    }
+    /// Where managed memory was last sent; `None` if nowhere as a whole. `FeatureUnsupported` for other memory.
+    fn location(&mut self, _buffer: &Buffer) -> Result<Option<Place>> {
+        Err(managed::none())
     }
 
     /// Waits for everything enqueued; a passed deadline is the error `LaunchTimeout`.
@@ -322,6 +373,10 @@ impl Buffer {
     /// The backend's own buffer; `BufferForeign` if another device made it.
     pub fn raw<T: 'static>(&self, serial: u64) -> Result<&T> {
         self.held.raw(serial, "buffer")
+    }
+    /// The backend's own buffer, of whichever device of the backend.
+    pub fn raw_of_any<T: 'static>(&self) -> Option<&T> {
+        self.held.raw.downcast_ref::<T>()
     }
     fn set_pinned(&self) {
         self.held.pinned.store(true, Ordering::Relaxed);

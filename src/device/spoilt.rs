@@ -134,6 +134,9 @@ impl Queue for SpoiltQueue {
         }
         Ok(())
     }
+    fn copy_peer(&mut self, src: &Buffer, from: u64, dst: &Buffer, to: u64, bytes: u64) -> Result<()> {
+        self.inner.copy_peer(src, from, dst, to, bytes)
+    }
     fn mark(&mut self) -> Result<Mark> {
         self.inner.mark()
     }

@@ -3,6 +3,9 @@
 //! A device that is traced has a [`Tap`] ([`super::Device::tap`]); one that is not has none, so that all of this costs one
 //! branch there. Events are kept in memory up to a limit, behind a few locks that queues hardly share; what finds no room is
 //! counted. Totals count everything.
+//!
+//! What is kept of an event while the program runs is a few numbers ([`Raw`]): texts are looked up, and lists sorted, when
+//! somebody asks for the trace.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -11,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::base::trace::{Event, Kind, Label, Memory, Process, Total, Trace, Traced, Track, joined};
-use crate::base::{Case, Clock, RealClock};
+use crate::base::{Case, Clock, Code, RealClock};
 
 use super::Ledger;
 use super::ledger::Watch;
@@ -22,6 +25,10 @@ pub const KEPT: usize = 200_000;
 const LABELS: usize = 10_000;
 /// Locks that events are spread over.
 const SHARDS: usize = 16;
+/// Events that are allocated for at once: a list that grows would be copied as a whole.
+const CHUNK: usize = 1024;
+/// Places that a lock's events claim at once, where there are plenty.
+const CLAIM: usize = 64;
 
 /// What calls of this thread belong to: a tracer's serial and a label.
 type Belongs = (u64, u32);
@@ -29,6 +36,8 @@ type Belongs = (u64, u32);
 thread_local! {
     static BELONGS: Cell<Belongs> = const { Cell::new((0, 0)) };
     static THREAD: Number = Number::take();
+    /// The row of this thread that was asked for last: tracer, clock, row.
+    static ROW: Cell<(u64, u32, u32)> = const { Cell::new((0, 0, 0)) };
 }
 
 /// A small number for a thread; it serves the next thread after this one.
@@ -95,15 +104,95 @@ struct Tables {
     queues: HashMap<u32, u32>,
     /// Clocks by address; 0 is the real one.
     clocks: Vec<usize>,
+    /// Most bytes of each device so far.
+    peaks: Vec<Arc<AtomicU64>>,
+    /// Groups of launches and their sizes, by the number that events know them by, less one.
+    grids: Vec<Grid>,
+    grid_numbers: HashMap<Grid, u32>,
     /// How many tracks and labels were given away by [`Tracer::take`].
     taken: (usize, usize),
 }
 
+/// Groups per axis, work-items per group.
+pub(super) type Grid = ([u64; 3], [u32; 3]);
+
+/// An event as it is kept. Numbers are those of [`Event`]; 0 is none.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Raw {
+    pub(super) at: f64,
+    pub(super) seconds: f64,
+    pub(super) device_s: Option<f64>,
+    pub(super) bytes: u64,
+    pub(super) count: u64,
+    pub(super) id: u64,
+    pub(super) grid: u32,
+    pub(super) track: u32,
+    pub(super) device: u32,
+    pub(super) label: u32,
+    /// Place in the texts of its lock, from 1.
+    pub(super) text: u32,
+    pub(super) word: Option<&'static str>,
+    pub(super) kind: Kind,
+    pub(super) error: Option<Code>,
+}
+
+impl Raw {
+    fn event(&self, grids: &[Grid], texts: &[String]) -> Event {
+        let place = |number: u32| (number as usize).checked_sub(1);
+        let grid = place(self.grid).and_then(|i| grids.get(i));
+        let text = place(self.text).and_then(|i| texts.get(i)).map(String::as_str);
+        Event {
+            seconds: self.seconds,
+            count: self.count,
+            bytes: self.bytes,
+            grid: grid.map(|g| g.0),
+            block: grid.map(|g| g.1),
+            device_s: self.device_s,
+            id: self.id,
+            note: text.or(self.word).map(String::from),
+            error: self.error.map(|c| c.name().into()),
+            ..Event::new(self.kind, self.track, self.device, self.label, self.at)
+        }
+    }
+}
+
 #[derive(Default)]
 struct Shard {
-    events: Vec<Event>,
+    events: Vec<Vec<Raw>>,
+    texts: Vec<String>,
     memory: Vec<Memory>,
-    totals: HashMap<(Kind, u32, u32), Total>,
+    totals: Vec<Total>,
+    places: HashMap<(Kind, u32, u32), usize>,
+    /// Place of the total that a kind of event was last added to.
+    last: [usize; Kind::ALL.len()],
+    /// Claimed and not used.
+    claimed: usize,
+}
+
+impl Shard {
+    fn total(&mut self, kind: Kind, device: u32, label: u32) -> &mut Total {
+        let fits = |t: &Total| (t.kind, t.device, t.label) == (kind, device, label);
+        let mut at = self.last[kind as usize];
+        if !self.totals.get(at).is_some_and(fits) {
+            at = *self.places.entry((kind, device, label)).or_insert(self.totals.len());
+            if at == self.totals.len() {
+                self.totals.push(Total::new(kind, device, label));
+            }
+            self.last[kind as usize] = at;
+        }
+        &mut self.totals[at]
+    }
+
+    fn push(&mut self, raw: Raw) {
+        match self.events.last_mut() {
+            Some(chunk) if chunk.len() < CHUNK => chunk.push(raw),
+            _ => {
+                let mut chunk = Vec::with_capacity(CHUNK);
+                chunk.push(raw);
+                self.events.push(chunk);
+            }
+        }
+    }
 }
 
 /// Collects the events of all devices that it is given to. Shared between threads.
@@ -165,16 +254,22 @@ impl Tracer {
         let mut p =
             Process { pid: std::process::id(), name: self.name.clone(), began_ns: self.began_ns, ..Process::default() };
         let mut totals = Vec::new();
+        // Events name no groups that come later.
+        let mut kept: Vec<(Vec<Vec<Raw>>, Vec<String>)> = Vec::with_capacity(SHARDS);
         for shard in &self.shards {
             let mut shard = lock(shard);
-            totals.extend(shard.totals.values().copied());
+            totals.extend_from_slice(&shard.totals);
             if take {
-                p.events.append(&mut shard.events);
+                kept.push((std::mem::take(&mut shard.events), std::mem::take(&mut shard.texts)));
                 p.memory.append(&mut shard.memory);
             } else {
-                p.events.extend_from_slice(&shard.events);
+                kept.push((shard.events.clone(), shard.texts.clone()));
                 p.memory.extend_from_slice(&shard.memory);
             }
+        }
+        let grids = lock(&self.tables).grids.clone();
+        for (events, texts) in kept {
+            p.events.extend(events.iter().flatten().map(|raw| raw.event(&grids, &texts)));
         }
         if take {
             self.kept.fetch_sub(p.events.len() + p.memory.len(), Ordering::Relaxed);
@@ -185,6 +280,9 @@ impl Tracer {
         p.tracks = tables.tracks[tracks..].to_vec();
         p.labels = tables.labels[labels..].to_vec();
         p.devices = tables.devices.clone();
+        for (d, peak) in p.devices.iter_mut().zip(&tables.peaks) {
+            d.peak_bytes = peak.load(Ordering::Relaxed);
+        }
         if take {
             tables.taken = (tables.tracks.len(), tables.labels.len());
         }
@@ -218,11 +316,20 @@ impl Tracer {
         Labelled { tracer: self.serial, number }
     }
 
-    fn room(&self) -> bool {
-        if self.kept.fetch_add(1, Ordering::Relaxed) < self.most {
+    /// Whether there is room for one more in this shard. Where the end is near places are claimed one by one, so that none
+    /// is left over elsewhere.
+    fn room(&self, shard: &mut Shard) -> bool {
+        if let Some(left) = shard.claimed.checked_sub(1) {
+            shard.claimed = left;
             return true;
         }
-        self.kept.fetch_sub(1, Ordering::Relaxed);
+        let near = self.most.saturating_sub(self.kept.load(Ordering::Relaxed)) < 2 * CLAIM * SHARDS;
+        let wanted = if near { 1 } else { CLAIM };
+        if self.kept.fetch_add(wanted, Ordering::Relaxed) + wanted <= self.most {
+            shard.claimed = wanted - 1;
+            return true;
+        }
+        self.kept.fetch_sub(wanted, Ordering::Relaxed);
         self.dropped.fetch_add(1, Ordering::Relaxed);
         false
     }
@@ -242,6 +349,8 @@ pub struct Tap {
     clock: Option<Arc<dyn Clock>>,
     /// Number of the clock among the tracer's; 0: the real one.
     domain: u32,
+    /// Most bytes allocated at once.
+    peak: Arc<AtomicU64>,
 }
 
 impl std::fmt::Debug for Tap {
@@ -256,12 +365,14 @@ struct Follow {
     device: u32,
     clock: Option<Arc<dyn Clock>>,
     domain: u32,
+    peak: Arc<AtomicU64>,
 }
 
 impl Watch for Follow {
     fn changed(&self, moved: i64, bytes: u64) -> bool {
         let Some(tracer) = self.tracer.upgrade() else { return false };
-        Tap { tracer, device: self.device, clock: self.clock.clone(), domain: self.domain }.memory(moved, bytes);
+        let (clock, peak) = (self.clock.clone(), Arc::clone(&self.peak));
+        Tap { tracer, device: self.device, clock, domain: self.domain, peak }.memory(moved, bytes);
         true
     }
 }
@@ -292,10 +403,12 @@ impl Tap {
             device_time: device_time.into(),
             peak_bytes: 0,
         });
+        let peak = Arc::new(AtomicU64::new(0));
+        tables.peaks.push(Arc::clone(&peak));
         drop(tables);
         let clock = (domain > 0).then_some(clock);
-        let tap = Tap { tracer: Arc::clone(tracer), device, clock: clock.clone(), domain };
-        ledger.watch(Box::new(Follow { tracer: Arc::downgrade(tracer), device, clock, domain }));
+        let tap = Tap { tracer: Arc::clone(tracer), device, clock: clock.clone(), domain, peak: Arc::clone(&peak) };
+        ledger.watch(Box::new(Follow { tracer: Arc::downgrade(tracer), device, clock, domain, peak }));
         tap.memory(0, ledger.state().bytes);
         tap
     }
@@ -322,52 +435,85 @@ impl Tap {
 
     /// Something that happened now: a fallback, a placement, with its reason.
     pub fn moment(&self, kind: Kind, note: String) {
-        let event = self.event(kind, self.thread_row(), self.now());
-        self.put(Event { note: Some(note), ..event }, 0.0);
+        self.put_with(self.raw(kind, self.thread_row(), self.now()), 0.0, Some(note));
     }
 
     /// Something was found ready instead of being made: `what` is a word such as `program`.
-    pub fn hit(&self, what: &str, bytes: u64) {
-        let event = self.event(Kind::Hit, self.thread_row(), self.now());
-        self.put(Event { note: Some(what.into()), bytes, ..event }, 0.0);
+    pub fn hit(&self, what: &'static str, bytes: u64) {
+        let raw = self.raw(Kind::Hit, self.thread_row(), self.now());
+        self.put(Raw { word: Some(what), bytes, ..raw }, 0.0);
     }
 
     /// A part of this thread's work that ends now: so many calls, its begin ([`Tap::now`]), the seconds that the job measured.
-    pub fn region(&self, remark: &str, calls: u64, begin: f64, measured_s: f64) {
+    pub fn region(&self, remark: &'static str, calls: u64, begin: f64, measured_s: f64) {
         let seconds = self.now() - begin;
-        let event = self.event(Kind::Region, self.thread_row(), begin);
-        let event = Event { note: Some(remark.into()), count: calls, seconds, device_s: Some(measured_s), ..event };
-        self.put(event, seconds);
+        let raw = self.raw(Kind::Region, self.thread_row(), begin);
+        let raw = Raw { word: Some(remark), count: calls, seconds, device_s: Some(measured_s), ..raw };
+        self.put(raw, seconds);
     }
 
     /// An event of this device that belongs to what this thread is at.
-    pub(super) fn event(&self, kind: Kind, track: u32, at: f64) -> Event {
+    pub(super) fn raw(&self, kind: Kind, track: u32, at: f64) -> Raw {
         let (tracer, label) = BELONGS.get();
-        Event::new(kind, track, self.device, if tracer == self.tracer.serial { label } else { 0 }, at)
+        Raw {
+            at,
+            seconds: 0.0,
+            device_s: None,
+            bytes: 0,
+            count: 1,
+            id: 0,
+            grid: 0,
+            track,
+            device: self.device,
+            label: if tracer == self.tracer.serial { label } else { 0 },
+            text: 0,
+            word: None,
+            kind,
+            error: None,
+        }
+    }
+
+    /// The number of a launch's groups and their sizes.
+    pub(super) fn grid(&self, grid: Grid) -> u32 {
+        let mut tables = lock(&self.tracer.tables);
+        let next = tables.grids.len() as u32 + 1;
+        let number = *tables.grid_numbers.entry(grid).or_insert(next);
+        if number == next {
+            tables.grids.push(grid);
+        }
+        number
     }
 
     /// Keeps an event if there is room, and counts it. `seconds`: what its operations took.
-    pub(super) fn put(&self, event: Event, seconds: f64) {
-        let mut shard = self.tracer.shard(event.track);
-        let (kind, device, label) = (event.kind, event.device, event.label);
-        let total = shard.totals.entry((kind, device, label)).or_insert_with(|| Total::new(kind, device, label));
-        total.add(&event, seconds);
-        if self.tracer.room() {
-            shard.events.push(event);
+    pub(super) fn put(&self, raw: Raw, seconds: f64) {
+        self.put_with(raw, seconds, None);
+    }
+
+    /// The same for one with a text of its own.
+    pub(super) fn put_with(&self, mut raw: Raw, seconds: f64, text: Option<String>) {
+        let mut shard = self.tracer.shard(raw.track);
+        let total = shard.total(raw.kind, raw.device, raw.label);
+        total.count_in(raw.error.is_some(), (raw.count, raw.bytes), seconds, raw.device_s);
+        if self.tracer.room(&mut shard) {
+            if let Some(text) = text {
+                shard.texts.push(text);
+                raw.text = shard.texts.len() as u32;
+            }
+            shard.push(raw);
         }
     }
 
     fn memory(&self, moved: i64, bytes: u64) {
         let at = self.now();
-        if let Some(d) = lock(&self.tracer.tables).devices.get_mut(self.device as usize) {
-            d.peak_bytes = d.peak_bytes.max(bytes);
+        self.peak.fetch_max(bytes, Ordering::Relaxed);
+        let mut shard = self.tracer.shard(self.device);
+        if self.tracer.room(&mut shard) {
+            shard.memory.push(Memory { device: self.device, at, bytes });
         }
-        if self.tracer.room() {
-            self.tracer.shard(self.device).memory.push(Memory { device: self.device, at, bytes });
-        }
+        drop(shard);
         if moved < 0 {
-            let event = self.event(Kind::Release, self.thread_row(), at);
-            self.put(Event { bytes: moved.unsigned_abs(), ..event }, 0.0);
+            let raw = self.raw(Kind::Release, self.thread_row(), at);
+            self.put(Raw { bytes: moved.unsigned_abs(), ..raw }, 0.0);
         }
     }
 
@@ -378,6 +524,16 @@ impl Tap {
 
     /// The row of this thread.
     pub(super) fn thread_row(&self) -> u32 {
+        let known = ROW.get();
+        if (known.0, known.1) == (self.tracer.serial, self.domain) {
+            return known.2;
+        }
+        let row = self.looked_up_row();
+        ROW.set((self.tracer.serial, self.domain, row));
+        row
+    }
+
+    fn looked_up_row(&self) -> u32 {
         let thread = THREAD.try_with(|n| n.0).unwrap_or(0);
         let mut tables = lock(&self.tracer.tables);
         if let Some(row) = tables.threads.get(&(self.domain, thread)) {

@@ -2,51 +2,54 @@
 //! host's time of the call and, where the API times launches cheaply, the device's own.
 //!
 //! Nothing waits for the sake of a trace. Device times come from marks around launches, which are asked for at the next wait
-//! that the program makes itself; how many that may be is bounded, since queues remember a bounded number of marks. Devices on
-//! which a mark would change what is measured (wgpu: it ends the pass) show the spans that the program asks for.
+//! that the program makes itself; how many that may be is bounded, since queues remember a bounded number of marks. Where the
+//! question is a submission of its own (wgpu) it is asked for several launches at once, and of an idle queue alone.
 //!
 //! A device's clock tells how long something took, not when: a kernel stands as early on its row as the order of the queue
 //! allows.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::base::trace::{Event, Kind};
-use crate::base::{Backend, Clock, DeviceClass, DeviceInfo, Error, Result};
+use crate::base::trace::Kind;
+use crate::base::{Backend, Clock, Code, DeviceClass, DeviceInfo, Error, Result};
 use crate::kernel::cpu::Call as NativeCall;
 use crate::kernel::{NativeArgs, NativeFn};
 
 use super::probe::Rig;
-use super::tap::{Tap, Tracer};
+use super::tap::{Grid, Raw, Tap, Tracer};
 use super::{
-    Block, Buffer, Device, Health, Launch, Ledger, Mark, MemoryKind, MemoryState, Pitch, Program, Queue, Source, Span,
-    Waited,
+    Advice, Block, Buffer, Device, Health, Launch, Ledger, ManagedUse, Mark, MemoryKind, MemoryState, Pitch, Place,
+    Program, Queue, Sequence, Source, Span, Waited,
 };
 
 /// Launches behind each other that have a mark each; later ones of the same kind share one.
 const SINGLE: usize = 16;
 /// Launches, or groups of them, that have marks at all between two waits.
 const MARKED: usize = 24;
-/// Marks of the program that are remembered, as [`Queue::span`] promises.
-const ASKED: usize = 64;
+/// Kernels whose times are asked for together, where each question is work for the device ...
+const TOGETHER: usize = 16;
+/// ... unless the last question is so long ago that one more costs nothing.
+const QUIET_S: f64 = 0.05;
+/// Marks of a queue that are surely remembered ([`Queue::span`] promises 64), less those of one more launch.
+const REMEMBERED: u64 = 60;
 
 /// How launches get a device time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Spans {
     /// A launch is done when the call returns.
     Host,
-    /// By marks around it.
+    /// By marks around it, asked for when the program has waited.
     Own,
-    /// By the marks that the program sets itself.
-    Asked,
+    /// The same, asked for several at a time: each question is a submission of its own.
+    Together,
 }
 
 impl Spans {
     fn of(info: &DeviceInfo) -> Self {
         match info.backend {
             Backend::Cpu if info.class != DeviceClass::Simulated => Spans::Host,
-            Backend::Wgpu => Spans::Asked,
+            Backend::Wgpu => Spans::Together,
             _ => Spans::Own,
         }
     }
@@ -58,7 +61,10 @@ impl Spans {
             Spans::Own => {
                 "a launch is timed by marks around it; none of many between two waits, or if it was not waited for"
             }
-            Spans::Asked => "a mark would end the pass that it times: only spans that the program asks for are shown",
+            Spans::Together => {
+                "a launch is timed by marks around it, where the adapter has timestamps between commands; the last few times \
+                 are known when their queue goes"
+            }
         }
     }
 }
@@ -92,20 +98,19 @@ pub fn rig(rig: &mut Rig, tracer: &Arc<Tracer>) {
     }
 }
 
-/// The name of a failure, for an event.
-fn failure<T>(result: &Result<T>) -> Option<String> {
-    result.as_ref().err().map(|e: &Error| e.code().name().to_string())
+/// The code of a failure, for an event.
+fn failure<T>(result: &Result<T>) -> Option<Code> {
+    result.as_ref().err().map(Error::code)
 }
 
 impl TracedDevice {
-    /// Does something on this thread's row.
-    fn on_thread<T>(&self, kind: Kind, does: impl FnOnce(&mut Event) -> Result<T>) -> Result<T> {
-        let mut event = self.tap.event(kind, self.tap.thread_row(), self.tap.now());
-        let result = does(&mut event);
-        event.seconds = self.tap.now() - event.at;
-        event.error = failure(&result);
-        let seconds = event.seconds;
-        self.tap.put(event, seconds);
+    /// Does something on this thread's row. A text that `does` gives becomes the event's.
+    fn on_thread<T>(&self, kind: Kind, bytes: u64, does: impl FnOnce(&mut Option<String>) -> Result<T>) -> Result<T> {
+        let raw = self.tap.raw(kind, self.tap.thread_row(), self.tap.now());
+        let mut text = None;
+        let result = does(&mut text);
+        let seconds = self.tap.now() - raw.at;
+        self.tap.put_with(Raw { bytes, seconds, error: failure(&result), ..raw }, seconds, text);
         result
     }
 }
@@ -127,18 +132,17 @@ impl Device for TracedDevice {
         self.inner.memory()
     }
     fn alloc(&self, bytes: u64, kind: MemoryKind) -> Result<Buffer> {
-        self.on_thread(Kind::Alloc, |event| {
-            event.bytes = bytes;
-            event.note = (kind != MemoryKind::Device).then(|| format!("{kind:?}").to_lowercase());
+        self.on_thread(Kind::Alloc, bytes, |text| {
+            *text = (kind != MemoryKind::Device).then(|| format!("{kind:?}").to_lowercase());
             let buffer = self.inner.alloc(bytes, kind)?;
-            if kind == MemoryKind::Pinned {
+            if matches!(kind, MemoryKind::Pinned | MemoryKind::Mapped) {
                 buffer.set_pinned();
             }
             Ok(buffer)
         })
     }
     fn build(&self, source: Source<'_>, cached: Option<&[u8]>) -> Result<Program> {
-        self.on_thread(Kind::Compile, |event| {
+        self.on_thread(Kind::Compile, 0, |text| {
             let program = self.inner.build(source, cached);
             let entry = match source {
                 Source::Text(text) => text.entry.clone(),
@@ -146,7 +150,7 @@ impl Device for TracedDevice {
                 Source::Routine(routine, _) => format!("{routine:?}"),
             };
             let cached = program.as_ref().is_ok_and(|p| p.stats().from_cache);
-            event.note = Some(if cached { format!("{entry}, from the cache") } else { entry });
+            *text = Some(if cached { format!("{entry}, from the cache") } else { entry });
             program
         })
     }
@@ -162,14 +166,21 @@ impl Device for TracedDevice {
             run: Vec::new(),
             waiting: Vec::new(),
             position: None,
+            newest: 0,
+            idle: true,
+            asked_at: f64::NEG_INFINITY,
             device_end: 0.0,
-            asked: VecDeque::new(),
-            launches: 0,
-            last: None,
+            grid: (([0; 3], [0; 3]), 0),
         }))
     }
     fn health(&self) -> Health {
         self.inner.health()
+    }
+    fn managed(&self) -> Option<ManagedUse> {
+        self.inner.managed()
+    }
+    fn oversubscribe(&self) -> bool {
+        self.inner.oversubscribe()
     }
     fn destroy(&self) -> bool {
         self.inner.destroy()
@@ -178,10 +189,10 @@ impl Device for TracedDevice {
         let at = self.tap.now();
         let result = self.inner.native(run, args, call)?;
         let seconds = self.tap.now() - at;
-        let event = self.tap.event(Kind::Launch, self.tap.thread_row(), at);
+        let raw = self.tap.raw(Kind::Launch, self.tap.thread_row(), at);
         let error = failure(&result);
         let device_s = error.is_none().then_some(seconds);
-        self.tap.put(Event { seconds, device_s, error, note: Some("on the caller's memory".into()), ..event }, seconds);
+        self.tap.put(Raw { seconds, device_s, error, word: Some("on the caller's memory"), ..raw }, seconds);
         Some(result)
     }
     fn tap(&self) -> Option<&Tap> {
@@ -191,7 +202,7 @@ impl Device for TracedDevice {
 
 /// A launch, or several of one kind behind each other.
 struct Ran {
-    event: Event,
+    raw: Raw,
     /// What the calls took, without what lay between them.
     seconds: f64,
     from: Option<Mark>,
@@ -200,7 +211,7 @@ struct Ran {
 
 /// A kernel whose time can be asked for once it is done.
 struct Timed {
-    event: Event,
+    raw: Raw,
     from: Mark,
     to: Mark,
 }
@@ -214,17 +225,20 @@ struct TracedQueue {
     spans: Spans,
     /// Launches since another call; they are told when it comes.
     run: Vec<Ran>,
-    /// Kernels that were not waited for.
+    /// Kernels whose time was not asked for.
     waiting: Vec<Timed>,
     /// The mark behind everything enqueued so far, if there is one.
     position: Option<Mark>,
+    /// The newest mark of all.
+    newest: u64,
+    /// Whether everything that was enqueued is known to be done.
+    idle: bool,
+    /// When times were last asked for.
+    asked_at: f64,
     /// Where the next kernel stands at the earliest.
     device_end: f64,
-    /// The program's own marks, with the number of launches before each.
-    asked: VecDeque<(Mark, u64, f64)>,
-    launches: u64,
-    /// The last launch, for spans that the program asks for.
-    last: Option<Event>,
+    /// The last launch's groups and their number.
+    grid: (Grid, u32),
 }
 
 impl TracedQueue {
@@ -235,9 +249,9 @@ impl TracedQueue {
         let result = call(self.inner.as_mut());
         let seconds = self.tap.now() - at;
         let error = failure(&result);
-        self.tap.put(Event { bytes, seconds, error, ..self.tap.event(kind, self.host, at) }, seconds);
+        self.tap.put(Raw { bytes, seconds, error, ..self.tap.raw(kind, self.host, at) }, seconds);
         if kind.is_copy() {
-            self.position = None;
+            (self.position, self.idle) = (None, false);
         }
         result
     }
@@ -247,18 +261,17 @@ impl TracedQueue {
         if self.run.is_empty() {
             return;
         }
-        let mut run = std::mem::take(&mut self.run);
-        if let Some(last) = run.last_mut()
-            && last.from.is_some()
-            && last.to.is_none()
-        {
-            last.to = self.place();
-        }
-        for ran in run {
-            if let (Some(from), Some(to), None) = (ran.from, ran.to, &ran.event.error) {
-                self.waiting.push(Timed { event: ran.event.clone(), from, to });
+        if self.run.last().is_some_and(|last| last.from.is_some() && last.to.is_none()) {
+            let place = self.place();
+            if let Some(last) = self.run.last_mut() {
+                last.to = place;
             }
-            self.tap.put(ran.event, ran.seconds);
+        }
+        for ran in self.run.drain(..) {
+            if let (Some(from), Some(to), None) = (ran.from, ran.to, ran.raw.error) {
+                self.waiting.push(Timed { raw: ran.raw, from, to });
+            }
+            self.tap.put(ran.raw, ran.seconds);
         }
     }
 
@@ -266,30 +279,64 @@ impl TracedQueue {
     fn place(&mut self) -> Option<Mark> {
         if self.position.is_none() {
             self.position = self.inner.mark().ok();
+            self.newest = self.position.map_or(self.newest, |m| m.0);
         }
         self.position
     }
 
-    /// Asks for the times of kernels that are done: all, or those up to a mark.
+    /// Asks for the times of kernels that are done: all, or those up to a mark. Where the question is work for the device, only
+    /// of an idle queue, and if there are several, or none was asked for a while.
     fn resolve(&mut self, up_to: Option<Mark>) {
-        let done = |t: &Timed| up_to.is_none_or(|mark| t.to <= mark);
-        let (done, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut self.waiting).into_iter().partition(done);
-        self.waiting = waiting;
-        for Timed { event, from, to } in done {
-            if let Ok(Span { device: Some(seconds), .. }) = self.inner.span(from, to) {
-                self.kernel(event, seconds);
+        if self.waiting.is_empty() {
+            return;
+        }
+        if self.spans == Spans::Together {
+            let now = self.tap.now();
+            let enough = self.waiting.len() >= TOGETHER || now - self.asked_at >= QUIET_S || self.fades();
+            if !self.idle || !enough {
+                return;
+            }
+            self.asked_at = now;
+        }
+        self.ask(up_to);
+    }
+
+    /// Whether the oldest mark that is needed may soon be forgotten.
+    fn fades(&self) -> bool {
+        self.waiting.first().is_some_and(|t| self.newest.saturating_sub(t.from.0) >= REMEMBERED)
+    }
+
+    fn ask(&mut self, up_to: Option<Mark>) {
+        let done = up_to.map_or(self.waiting.len(), |mark| self.waiting.iter().take_while(|t| t.to <= mark).count());
+        let mut waiting = std::mem::take(&mut self.waiting);
+        let pairs: Pairs = waiting[..done].iter().map(|t| (t.from, t.to)).collect();
+        let spans = self.inner.spans(&pairs);
+        for (Timed { raw, .. }, span) in waiting.drain(..done).zip(spans) {
+            if let Ok(Span { device: Some(seconds), .. }) = span {
+                self.kernel(raw, seconds);
             }
         }
+        self.waiting = waiting;
     }
 
     /// Tells a kernel's time.
-    fn kernel(&mut self, launch: Event, seconds: f64) {
+    fn kernel(&mut self, launch: Raw, seconds: f64) {
         let at = launch.at.max(self.device_end);
         self.device_end = at + seconds;
-        let event = Event { kind: Kind::Kernel, track: self.device, at, seconds, device_s: Some(seconds), ..launch };
-        self.tap.put(event, seconds);
+        let raw = Raw { kind: Kind::Kernel, track: self.device, at, seconds, device_s: Some(seconds), ..launch };
+        self.tap.put(raw, seconds);
+    }
+
+    /// The number of a launch's groups.
+    fn grid(&mut self, grid: Grid) -> u32 {
+        if self.grid.0 != grid || self.grid.1 == 0 {
+            self.grid = (grid, self.tap.grid(grid));
+        }
+        self.grid.1
     }
 }
+
+type Pairs = Vec<(Mark, Mark)>;
 
 impl Queue for TracedQueue {
     fn write(&mut self, dst: &Buffer, offset: u64, data: &[u8]) -> Result<()> {
@@ -298,11 +345,12 @@ impl Queue for TracedQueue {
     fn read(&mut self, src: &Buffer, offset: u64, out: &mut [u8]) -> Result<()> {
         let bytes = out.len() as u64;
         self.does(Kind::D2h, bytes, |q| q.read(src, offset, out))?;
+        self.idle = true;
         self.resolve(None);
         Ok(())
     }
     fn copy(&mut self, src: &Buffer, src_offset: u64, dst: &Buffer, dst_offset: u64, bytes: u64) -> Result<()> {
-        // Page-locked memory is the host's.
+        // Page-locked and mapped memory is the host's.
         let kind = match (src.is_pinned(), dst.is_pinned()) {
             (true, false) => Kind::H2d,
             (false, true) => Kind::D2h,
@@ -317,6 +365,7 @@ impl Queue for TracedQueue {
     fn read_rows(&mut self, src: &Buffer, from: Pitch, out: &mut [u8], to: Pitch, block: Block) -> Result<()> {
         let bytes = block.rows.saturating_mul(block.row_bytes);
         self.does(Kind::D2h, bytes, |q| q.read_rows(src, from, out, to, block))?;
+        self.idle = true;
         self.resolve(None);
         Ok(())
     }
@@ -324,15 +373,54 @@ impl Queue for TracedQueue {
         let bytes = block.rows.saturating_mul(block.row_bytes);
         self.does(Kind::D2d, bytes, |q| q.copy_rows(src, from, dst, to, block))
     }
+    fn copy_peer(&mut self, src: &Buffer, src_offset: u64, dst: &Buffer, dst_offset: u64, bytes: u64) -> Result<()> {
+        self.does(Kind::D2d, bytes, |q| q.copy_peer(src, src_offset, dst, dst_offset, bytes))
+    }
+    fn prefetch(&mut self, buffer: &Buffer, to: Place) -> Result<()> {
+        let kind = if to == Place::Host { Kind::D2h } else { Kind::H2d };
+        self.does(kind, buffer.bytes(), |q| q.prefetch(buffer, to))
+    }
+    fn advise(&mut self, buffer: &Buffer, advice: Advice) -> Result<()> {
+        self.inner.advise(buffer, advice)
+    }
+    fn location(&mut self, buffer: &Buffer) -> Result<Option<Place>> {
+        self.inner.location(buffer)
+    }
     fn fill(&mut self, dst: &Buffer, offset: u64, bytes: u64, value: u8) -> Result<()> {
         self.does(Kind::Fill, bytes, |q| q.fill(dst, offset, bytes, value))
     }
+    fn sequence(&mut self, launches: Vec<Launch>) -> Result<Sequence> {
+        self.inner.sequence(launches)
+    }
+    fn replay(&mut self, sequence: &Sequence) -> Result<()> {
+        // One by one they are launches as any others.
+        if sequence.one_by_one().is_some() {
+            return sequence.launches().iter().try_for_each(|l| self.launch(l));
+        }
+        self.close();
+        let from = self.place().filter(|_| self.spans != Spans::Host && self.waiting.len() < MARKED);
+        let at = self.tap.now();
+        let result = self.inner.replay(sequence);
+        let seconds = self.tap.now() - at;
+        (self.position, self.idle) = (None, false);
+        let id = if from.is_some() { self.tap.id() } else { 0 };
+        let (count, error) = (sequence.launches().len() as u64, failure(&result));
+        let raw = self.tap.raw(Kind::Launch, self.host, at);
+        self.run.push(Ran {
+            raw: Raw { count, seconds, error, id, word: Some("a recorded sequence"), ..raw },
+            seconds,
+            from,
+            to: None,
+        });
+        self.close();
+        result
+    }
     fn launch(&mut self, launch: &Launch) -> Result<()> {
-        let mut event = self.tap.event(Kind::Launch, self.host, 0.0);
-        (event.grid, event.block) = (Some(launch.groups), Some(launch.group));
-        let alike = |r: &Ran| (r.event.label, r.event.grid, r.event.block) == (event.label, event.grid, event.block);
-        let joins = self.run.len() >= SINGLE && self.run.last().is_some_and(|r| alike(r) && r.event.error.is_none());
-        let marked = self.spans == Spans::Own && self.waiting.len() + self.run.len() < MARKED;
+        let grid = self.grid((launch.groups, launch.group));
+        let mut raw = Raw { grid, ..self.tap.raw(Kind::Launch, self.host, 0.0) };
+        let alike = |r: &Ran| (r.raw.label, r.raw.grid) == (raw.label, raw.grid);
+        let joins = self.run.len() >= SINGLE && self.run.last().is_some_and(|r| alike(r) && r.raw.error.is_none());
+        let marked = self.spans != Spans::Host && self.waiting.len() + self.run.len() < MARKED;
         let mut from = None;
         if marked && !joins {
             from = self.place();
@@ -340,29 +428,25 @@ impl Queue for TracedQueue {
                 last.to = from;
             }
         }
-        event.at = self.tap.now();
+        raw.at = self.tap.now();
         let result = self.inner.launch(launch);
-        let seconds = self.tap.now() - event.at;
-        self.position = None;
-        self.launches += 1;
-        event.error = failure(&result);
-        if let Some(last) = self.run.last_mut().filter(|_| joins && event.error.is_none()) {
-            last.event.count += 1;
-            last.event.seconds = event.at + seconds - last.event.at;
+        let seconds = self.tap.now() - raw.at;
+        (self.position, self.idle) = (None, false);
+        raw.error = failure(&result);
+        if let Some(last) = self.run.last_mut().filter(|_| joins && raw.error.is_none()) {
+            last.raw.count += 1;
+            last.raw.seconds = raw.at + seconds - last.raw.at;
             last.seconds += seconds;
-            last.event.device_s = last.event.device_s.map(|s| s + seconds);
+            last.raw.device_s = last.raw.device_s.map(|s| s + seconds);
             return result;
         }
-        event.seconds = seconds;
+        raw.seconds = seconds;
         match self.spans {
-            Spans::Host if event.error.is_none() => event.device_s = Some(seconds),
-            Spans::Own if from.is_some() => event.id = self.tap.id(),
+            Spans::Host if raw.error.is_none() => raw.device_s = Some(seconds),
+            Spans::Own | Spans::Together if from.is_some() => raw.id = self.tap.id(),
             _ => {}
         }
-        if self.spans == Spans::Asked {
-            self.last = Some(event.clone());
-        }
-        self.run.push(Ran { event, seconds, from, to: None });
+        self.run.push(Ran { raw, seconds, from, to: None });
         if result.is_err() {
             // There may be no other call of a queue that failed.
             self.close();
@@ -372,12 +456,8 @@ impl Queue for TracedQueue {
     fn mark(&mut self) -> Result<Mark> {
         // Before anything is told: what lies between two marks is timed.
         let mark = self.inner.mark()?;
-        self.position = Some(mark);
+        (self.position, self.newest) = (Some(mark), mark.0);
         self.close();
-        if self.asked.len() == ASKED {
-            self.asked.pop_front();
-        }
-        self.asked.push_back((mark, self.launches, self.tap.now()));
         Ok(mark)
     }
     fn flush(&mut self) -> Result<()> {
@@ -386,25 +466,22 @@ impl Queue for TracedQueue {
     fn wait(&mut self, mark: Mark, deadline: Duration) -> Result<Waited> {
         let waited = self.does(Kind::Wait, 0, |q| q.wait(mark, deadline))?;
         if waited == Waited::Done {
+            self.idle |= self.position == Some(mark);
             self.resolve(Some(mark));
         }
         Ok(waited)
     }
     fn span(&mut self, from: Mark, to: Mark) -> Result<Span> {
-        let span = self.inner.span(from, to)?;
-        if let (Spans::Asked, Some(seconds)) = (self.spans, span.device) {
-            let at = |mark: Mark| self.asked.iter().find(|a| a.0 == mark).map(|a| (a.1, a.2));
-            if let (Some((before, begin)), Some((after, _)), Some(last)) = (at(from), at(to), self.last.clone())
-                && after > before
-            {
-                self.kernel(Event { count: after - before, at: begin, ..last }, seconds);
-            }
-        }
-        Ok(span)
+        self.inner.span(from, to)
+    }
+    fn spans(&mut self, pairs: &[(Mark, Mark)]) -> Vec<Result<Span>> {
+        self.inner.spans(pairs)
     }
     fn finish(&mut self, deadline: Duration) -> Result<()> {
         self.does(Kind::Wait, 0, |q| q.finish(deadline))?;
         self.position = None;
+        // A queue may have set a mark of its own.
+        (self.newest, self.idle) = (self.newest + 1, true);
         self.resolve(None);
         Ok(())
     }
@@ -413,6 +490,9 @@ impl Queue for TracedQueue {
 impl Drop for TracedQueue {
     fn drop(&mut self) {
         self.close();
+        if self.spans == Spans::Together && self.idle && !self.waiting.is_empty() {
+            self.ask(None);
+        }
         self.tap.give_back((self.host, self.device));
     }
 }

@@ -339,6 +339,33 @@ impl Engine {
     }
 }
 
+#[cfg(feature = "cuda")]
+impl Engine {
+    /// An engine that runs its calls in a context and a stream of the program's own, and on the CPU what has no kernel there.
+    /// Both stay the program's ([`crate::device::cuda::CudaDevice::from_cuda`], which says what is shared). For other settings
+    /// hand the device to [`EngineBuilder::device`].
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use gpuctl::device::cuda::cudarc::driver::CudaContext;
+    /// let context = CudaContext::new(0)?; // of the release that gpuctl::device::cuda::cudarc is
+    /// let stream = context.new_stream()?;
+    /// let engine = gpuctl::engine::Engine::from_cuda(&context, &stream)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// Errors: those of [`EngineBuilder::build`], `BadArgument` for a stream of another context, `DriverTooOld`.
+    pub fn from_cuda(
+        context: &Arc<crate::device::cuda::cudarc::driver::CudaContext>,
+        stream: &Arc<crate::device::cuda::cudarc::driver::CudaStream>,
+    ) -> Result<Engine> {
+        let device = crate::device::cuda::CudaDevice::from_cuda(context, stream)?;
+        let placement = Placement::ForceGpu(device.info().id.clone());
+        Engine::builder().device(Arc::new(device)).placement(placement).build()
+    }
+}
+
 /// Names of simulated devices in a selection or placement.
 fn simulated(select: &Select, placement: &Placement) -> Option<Vec<String>> {
     let mut names: Vec<String> = Vec::new();

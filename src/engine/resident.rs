@@ -27,7 +27,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use crate::base::{Class, Code, DType, Element, Error, HostTensor, Result, host};
-use crate::device::{Block, Buffer, MemoryKind, Pitch, Queue};
+use crate::device::{Advice, Block, Buffer, MemoryKind, Pitch, Place, Queue};
 
 use super::operand::{round4, round16};
 use super::pool::Rented;
@@ -191,9 +191,9 @@ pub(super) enum Hold<'m> {
 }
 
 /// Holds all of this memory, each once, always in the same order, so that no two callers wait for each other.
-pub(super) fn hold<'m>(read: &[&'m Resident], written: Option<&'m Resident>) -> Vec<Hold<'m>> {
+pub(super) fn hold<'m>(read: &[&'m Resident], written: impl IntoIterator<Item = &'m Resident>) -> Vec<Hold<'m>> {
     let mut all: Vec<(&'m Memory, bool)> = read.iter().map(|r| (&*r.memory, false)).collect();
-    all.extend(written.map(|w| (&*w.memory, true)));
+    all.extend(written.into_iter().map(|w| (&*w.memory, true)));
     // Of one that is both read and written the write comes first and stands for both.
     all.sort_by_key(|(m, write)| (std::ptr::from_ref(*m).addr(), !*write));
     all.dedup_by_key(|(m, _)| std::ptr::from_ref(*m).addr());
@@ -289,6 +289,27 @@ impl Resident {
             shape: vec![range.len() as u64],
             ..self.clone()
         })
+    }
+
+    /// Moves the array's memory to a side before it is used there: managed memory alone ([`super::Target::zeros`]).
+    ///
+    /// Errors: `FeatureUnsupported` with the reason for other memory, and where the driver moves none on request.
+    pub fn prefetch(&self, to: Place) -> Result<()> {
+        let _hold = hold(&[self], None);
+        self.memory.tell(self.home().queued(|q| q.prefetch(&self.memory.buffer, to)))
+    }
+
+    /// Tells the driver how the array's managed memory will be used. It changes speed, never results. Errors: as
+    /// [`Resident::prefetch`].
+    pub fn advise(&self, advice: Advice) -> Result<()> {
+        let _hold = hold(&[self], None);
+        self.home().queued(|q| q.advise(&self.memory.buffer, advice))
+    }
+
+    /// Where the array's managed memory was last sent; `None` if nowhere as a whole. Errors: as [`Resident::prefetch`].
+    pub fn location(&self) -> Result<Option<Place>> {
+        let _hold = hold(&[self], None);
+        self.home().queued(|q| q.location(&self.memory.buffer))
     }
 
     /// The array with its dtype in the type. Errors: `DTypeMismatch`.
@@ -461,7 +482,7 @@ impl<T: Element> DeviceVec<T> {
         let (block, size) = (block(rows, columns, T::DTYPE.size())?, T::DTYPE.size());
         let (to, from) = (self.place(to, block)?, from.bytes(size, 0)?);
         self.free()?;
-        let _hold = hold(&[], Some(self));
+        let _hold = hold(&[], [&**self]);
         let data = bytemuck::cast_slice(data);
         self.memory.tell(self.home().queued(|q| q.write_rows(&self.memory.buffer, to, data, from, block)))?;
         self.home().traffic.add(Way::Up, block.rows * block.row_bytes);
@@ -488,7 +509,7 @@ impl<T: Element> DeviceVec<T> {
         let (to, from) = (self.place(to, block)?, other.place(from, block)?);
         self.apart(other)?;
         self.free()?;
-        let _hold = hold(&[other], Some(self));
+        let _hold = hold(&[other], [&**self]);
         let (src, dst) = (&other.memory.buffer, &self.memory.buffer);
         let copied = self.home().queued(|q| match q.copy_rows(src, from, dst, to, block) {
             // The API moves whole words only: by way of the host, then.

@@ -261,7 +261,7 @@ pub struct Prepared {
     scratch: Vec<Rented>,
     /// Whether all work that uses the buffers has been waited for; else they are not lent again.
     pub(super) settled: AtomicBool,
-    launches: Vec<Launch>,
+    pub(super) launches: Vec<Launch>,
     /// Where watched kernels note their first violation.
     report: Option<Buffer>,
     about: About,

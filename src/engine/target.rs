@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use std::sync::{Arc, PoisonError};
 
 use crate::base::{Attrs, Case, Class, Code, DeviceInfo, Element, Error, HostTensor, Result, host};
-use crate::device::{Buffer, MemoryKind, Queue};
+use crate::device::{Buffer, ManagedUse, MemoryKind, Queue};
 use crate::kernel::{self, Body};
 use crate::op::{OpDesc, Role};
 use crate::profile::Operands;
@@ -33,7 +33,7 @@ pub struct Target<'e> {
     engine: &'e Engine,
     pub(super) home: Home,
     /// `None`: the CPU.
-    gpu: Option<Arc<Gpu>>,
+    pub(super) gpu: Option<Arc<Gpu>>,
 }
 
 impl std::fmt::Debug for Target<'_> {
@@ -89,8 +89,8 @@ impl Target<'_> {
         Ok(array)
     }
 
-    /// An array of zeros in this kind of memory. Ops take arrays in the device's own or in managed memory; page-locked ones are
-    /// for copies that are made often.
+    /// An array of zeros in this kind of memory. Ops take arrays in the device's own, in mapped or in managed memory; page-locked
+    /// ones are for copies that are made often.
     ///
     /// Errors: `FeatureUnsupported` with the reason for a kind that the API does not have; those of allocating.
     pub fn zeros<T: Element>(&self, shape: &[u64], kind: MemoryKind) -> Result<DeviceVec<T>> {
@@ -110,21 +110,7 @@ impl Target<'_> {
         let given: Vec<_> = inputs.iter().map(|r| (r.dtype, r.shape.as_slice())).collect();
         let frame = call::frame(op, &given, attrs)?;
         let named = |e: Error| e.op(op.name).shape(&frame.case.shape_text()).device(self.home.id());
-        for r in inputs {
-            if !r.home().is(&self.home) {
-                let why = format!("an operand lies on {}, not here; `to` copies it", r.device_id());
-                let why =
-                    if r.device_id() == self.home.id() { "an operand is from before it was lost".into() } else { why };
-                return Err(named(Error::new(Code::BufferForeign, why)));
-            }
-            if matches!(r.kind(), MemoryKind::Pinned | MemoryKind::Mapped) {
-                let why = "an operand lies in host memory; `copy_from` copies it";
-                return Err(named(Error::new(Code::BadArgument, why)));
-            }
-        }
-        if let Some(why) = self.gpu.as_ref().and_then(|g| g.out()) {
-            return Err(named(Error::new(Code::DeviceLost, format!("it is out of use: {why}"))));
-        }
+        self.takes(inputs).map_err(named)?;
         let made = self.trust(op, &frame.case).and_then(|()| self.compute(op, &frame, inputs)).map_err(named);
         let counts = &self.engine.counts;
         match (&self.gpu, &made) {
@@ -140,12 +126,46 @@ impl Target<'_> {
         made
     }
 
-    fn variant(&self) -> Option<&str> {
+    /// Whether these arrays can be operands here, and the device is in use.
+    pub(super) fn takes(&self, inputs: &[&Resident]) -> Result<()> {
+        for r in inputs {
+            if !r.home().is(&self.home) {
+                let why = format!("an operand lies on {}, not here; `to` copies it", r.device_id());
+                let why =
+                    if r.device_id() == self.home.id() { "an operand is from before it was lost".into() } else { why };
+                return Err(Error::new(Code::BufferForeign, why));
+            }
+            if r.kind() == MemoryKind::Pinned {
+                let why = "an operand lies in page-locked memory; `copy_from` copies it";
+                return Err(Error::new(Code::BadArgument, why));
+            }
+        }
+        match self.gpu.as_ref().and_then(|g| g.out()) {
+            Some(why) => Err(Error::new(Code::DeviceLost, format!("it is out of use: {why}"))),
+            None => Ok(()),
+        }
+    }
+
+    /// How much managed memory the device has in use; `None` where its API has none.
+    pub fn managed(&self) -> Option<ManagedUse> {
+        self.home.runner.device().managed()
+    }
+
+    /// Managed arrays of this device may hold more together than it has memory, from now on: a card can crawl or hang then, and
+    /// nothing in gpuctl asks for it by itself. Errors: `FeatureUnsupported` where there is no such memory.
+    pub fn oversubscribe(&self) -> Result<()> {
+        if self.home.runner.device().oversubscribe() {
+            return Ok(());
+        }
+        Err(Error::new(Code::FeatureUnsupported, "the API has no memory that migrates").device(self.home.id()))
+    }
+
+    pub(super) fn variant(&self) -> Option<&str> {
         if self.gpu.is_some() { None } else { self.engine.places.cpu_variant.as_deref() }
     }
 
     /// Fails (`ResultWrong`) for a kernel that computes wrong there.
-    fn trust(&self, op: &'static OpDesc, case: &Case) -> Result<()> {
+    pub(super) fn trust(&self, op: &'static OpDesc, case: &Case) -> Result<()> {
         let (Some(trials), true) = (&self.engine.trials, self.gpu.is_some()) else { return Ok(()) };
         let runner = &self.home.runner;
         let key = (runner.device().serial(), case.to_string());

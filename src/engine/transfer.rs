@@ -294,6 +294,8 @@ impl<'env> Copies<'_, 'env> {
 pub enum Via {
     /// It lay there already; the copy was made within the device.
     Device,
+    /// From one device to the other by the driver, without host memory of ours.
+    Peer,
     /// Through host memory, in pieces.
     Host,
 }
@@ -311,6 +313,18 @@ impl Resident {
             if direct {
                 target.home.traffic.add(Way::Within, self.bytes);
                 return Ok((there, Via::Device));
+            }
+        }
+        if !self.home().is(&target.home) {
+            // No queue of ours works on the source meanwhile: its last work was waited for, and it is held.
+            let (from, bytes) = (self.offset, self.bytes);
+            match target.home.queued(|q| q.copy_peer(&src.buffer, from, &dst.buffer, 0, bytes)) {
+                Ok(()) => {
+                    target.home.traffic.add(Way::Within, self.bytes);
+                    return Ok((there, Via::Peer));
+                }
+                Err(e) if e.code() == Code::FeatureUnsupported => {}
+                Err(e) => return src.tell(dst.tell(Err(e))),
             }
         }
         let mut piece = vec![0u8; self.bytes.min(PIECE) as usize];

@@ -138,7 +138,7 @@ pub trait Subject {
         None
     }
     /// Tells a trace of a timed region that ends now: what it was for, its calls, its begin and the seconds that were measured.
-    fn told(&self, _remark: &str, _calls: u64, _begin: f64, _seconds: f64) {}
+    fn told(&self, _remark: &'static str, _calls: u64, _begin: f64, _seconds: f64) {}
     /// What must happen before each timed region and is not timed; complete at return.
     fn before(&mut self) -> Result<()> {
         Ok(())
@@ -213,7 +213,7 @@ pub fn sample_between(
     }
 }
 
-fn time(s: &mut dyn Subject, calls: u64, remark: &str) -> Result<f64> {
+fn time(s: &mut dyn Subject, calls: u64, remark: &'static str) -> Result<f64> {
     s.before()?;
     let clock = s.clock();
     let begin = s.traced();
@@ -420,7 +420,7 @@ impl Subject for OpSubject<'_> {
     fn traced(&self) -> Option<f64> {
         self.device.tap().map(Tap::now)
     }
-    fn told(&self, remark: &str, calls: u64, begin: f64, seconds: f64) {
+    fn told(&self, remark: &'static str, calls: u64, begin: f64, seconds: f64) {
         if let Some(tap) = self.device.tap() {
             let _scope = self.prepared.scope();
             tap.region(remark, calls, begin, seconds);

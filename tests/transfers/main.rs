@@ -21,6 +21,7 @@ use gpuctl::op::{self, OpDesc, Role, Tier};
 
 #[cfg(feature = "wgpu")]
 mod given;
+mod sequences;
 
 /// Ids of what is here; a missing one fails if `GPUCTL_REQUIRE` names it.
 fn everywhere() -> Vec<String> {
@@ -233,7 +234,11 @@ fn through(target: &Target<'_>, mut array: DeviceVec<f32>, kind: MemoryKind) {
     array.copy_from(&x.reshape(&[2, 3]).unwrap()).unwrap();
     assert_eq!((array.to_vec().unwrap(), array.kind()), (numbers(6, |i| i as f32), kind));
     match target.run("neg", &[&array], &Attrs::new()) {
-        Ok(_) => assert_eq!(kind, MemoryKind::Managed),
+        Ok(y) => {
+            assert_ne!(kind, MemoryKind::Pinned);
+            let y = y[0].clone().typed::<f32>().unwrap();
+            assert_eq!(y.to_vec().unwrap(), numbers(6, |i| -(i as f32)), "{kind:?}");
+        }
         Err(e) => {
             assert_eq!((e.code(), kind), (Code::BadArgument, MemoryKind::Pinned), "{e}");
             assert!(e.detail().contains("copy_from"), "{e}");
@@ -258,20 +263,24 @@ fn page_locked_memory_is_for_copies() {
     assert_eq!(device.ledger().state().pinned, 0, "given back");
 }
 
-/// Kinds of memory that an API does not have are refused with its reason; page-locked memory is for copies, not for ops.
+/// Kinds of memory that an API does not have are refused with its reason, and `devices` lists those that it has; page-locked
+/// memory is for copies, not for ops.
 #[test]
 fn kinds_of_memory() {
     for id in everywhere() {
         let engine = there(&id);
         let target = engine.on(&id).unwrap();
         for kind in [MemoryKind::Pinned, MemoryKind::Mapped, MemoryKind::Managed] {
+            let listed = target.info().facts.memory_kinds.contains(&format!("{kind:?}").to_lowercase());
+            assert!(!id.starts_with("opencl") || listed == (kind == MemoryKind::Mapped), "{id}: {kind:?}");
             match target.zeros::<f32>(&[2, 3], kind) {
                 Err(e) => {
+                    assert!(!listed, "{id} lists {kind:?}: {e}");
                     assert_eq!(e.code(), Code::FeatureUnsupported, "{id}: {e}");
                     assert!(e.detail().contains(&format!("{kind:?}")) && e.detail().contains(": "), "a reason: {e}");
                 }
                 Ok(array) => {
-                    assert!(id == "cuda:0" && kind != MemoryKind::Mapped, "{id}: {kind:?} that nobody knew of");
+                    assert!(listed, "{id}: {kind:?} that nobody knew of");
                     through(&target, array, kind);
                 }
             }

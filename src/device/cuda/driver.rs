@@ -8,16 +8,20 @@
 // Calls into the driver; each block says what makes it sound.
 #![allow(unsafe_code)]
 
+use std::any::Any;
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::marker::PhantomData;
 use std::ptr;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use cudarc::driver::sys::{self, CUresult};
 
 use crate::base::api::Api;
 use crate::base::{Code, Error, Result};
 use crate::device::{Kind, Ledger, Ticket};
+
+use super::moves::Managed;
+use super::ordered::Ordered;
 
 /// Functions of the driver that gpuctl calls. All are in CUDA 11.0 and later.
 pub(super) const REQUIRED: &[&str] = &[
@@ -49,6 +53,7 @@ pub(super) const REQUIRED: &[&str] = &[
     "cuMemsetD32Async",
     "cuStreamCreate",
     "cuStreamDestroy_v2",
+    "cuStreamQuery",
     "cuEventCreate",
     "cuEventDestroy_v2",
     "cuEventRecord",
@@ -61,7 +66,8 @@ pub(super) const REQUIRED: &[&str] = &[
     "cuLaunchKernel",
 ];
 
-/// Functions that are used where the driver has them; [`has_symbol`] is asked each time.
+/// Functions that are used where the driver has them, beside those of `ordered`, `graph` and `moves`; [`has_symbol`] is asked
+/// each time.
 #[cfg(test)]
 const OPTIONAL: &[&str] = &["cuFuncGetParamInfo", "cuDeviceGetUuid_v2"];
 
@@ -131,6 +137,14 @@ pub(super) struct Context {
     raw: sys::CUcontext,
     poison: OnceLock<String>,
     pub(super) ledger: Arc<Ledger>,
+    /// Memory in the order of a stream, where the driver has that.
+    ordered: Option<Ordered>,
+    /// Devices whose memory was asked for from here, and whether it is reached directly.
+    pub(super) peers: Mutex<Vec<(sys::CUdevice, bool)>>,
+    /// Bytes of live managed buffers, the most that they may have, and whether that was lifted.
+    pub(super) managed: Managed,
+    /// What owns the context, if that is not we.
+    owner: Option<Box<dyn Any + Send + Sync>>,
 }
 
 // SAFETY: the driver API is thread-safe; a context handle may be made current on any number of threads at once.
@@ -157,7 +171,62 @@ impl Context {
         plain(unsafe { sys::cuDeviceGet(&raw mut device, ordinal) }, "cuDeviceGet")?;
         // SAFETY: `raw` lives through the call; the device was just given by the driver.
         plain(unsafe { sys::cuDevicePrimaryCtxRetain(&raw mut raw, device) }, "cuDevicePrimaryCtxRetain")?;
-        Ok(Arc::new(Context { device, raw, poison: OnceLock::new(), ledger }))
+        Ok(Self::made(device, raw, ledger, None))
+    }
+
+    /// A context of the program's; `owner` keeps it alive.
+    pub(super) fn given(
+        device: sys::CUdevice,
+        raw: sys::CUcontext,
+        ledger: Arc<Ledger>,
+        owner: Box<dyn Any + Send + Sync>,
+    ) -> Arc<Context> {
+        Self::made(device, raw, ledger, Some(owner))
+    }
+
+    fn made(
+        device: sys::CUdevice,
+        raw: sys::CUcontext,
+        ledger: Arc<Ledger>,
+        owner: Option<Box<dyn Any + Send + Sync>>,
+    ) -> Arc<Context> {
+        let mut ctx = Context {
+            device,
+            raw,
+            poison: OnceLock::new(),
+            ledger,
+            ordered: None,
+            peers: Mutex::default(),
+            managed: Managed::default(),
+            owner,
+        };
+        // From here on dropping releases the context.
+        let ordered = ctx.push().ok().and_then(|_bound| Ordered::new(device));
+        ctx.ordered = ordered;
+        Arc::new(ctx)
+    }
+
+    /// The device's number with the driver.
+    pub(super) fn device(&self) -> sys::CUdevice {
+        self.device
+    }
+
+    pub(super) fn raw(&self) -> sys::CUcontext {
+        self.raw
+    }
+
+    /// Memory in the order of a stream, where the driver has that.
+    pub(super) fn ordered(&self) -> Option<&Ordered> {
+        self.ordered.as_ref()
+    }
+
+    /// Whether the driver moves managed memory on request.
+    pub(super) fn moves_managed(&self) -> bool {
+        let mut there: c_int = 0;
+        let what = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS;
+        // SAFETY: the number lives through the call.
+        let rc = unsafe { sys::cuDeviceGetAttribute(&raw mut there, what, self.device) };
+        rc == CUresult::CUDA_SUCCESS && there == 1
     }
 
     /// The error that made the context unusable, if one did.
@@ -217,9 +286,28 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: retained once in `open`; everything made in the context holds an Arc of it and is gone.
-        unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.device) };
+        if let (Some(ordered), Ok(_bound)) = (self.ordered.take(), self.push()) {
+            ordered.destroy();
+        }
+        if self.owner.is_none() {
+            // SAFETY: retained once in `open`; everything made in the context holds an Arc of it and is gone.
+            unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.device) };
+        }
     }
+}
+
+/// Where memory came from, which says how it goes back.
+enum Origin {
+    /// cuMemAlloc.
+    Device,
+    /// The pool of the context.
+    Ordered,
+    /// cuMemHostAlloc; the host's address.
+    Host(*mut c_void),
+    /// The same, for kernels to address it: the host's side is touched directly.
+    Mapped(*mut c_void),
+    /// cuMemAllocManaged of so many bytes.
+    Managed(u64),
 }
 
 /// Memory that kernels can address.
@@ -227,8 +315,7 @@ pub(super) struct Memory {
     ctx: Arc<Context>,
     /// Address for kernels and copies.
     pub(super) address: u64,
-    /// The host's address if it is page-locked host memory.
-    host: Option<*mut c_void>,
+    origin: Origin,
 }
 
 // SAFETY: only addresses; the bytes behind them are touched by the driver alone.
@@ -237,18 +324,25 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
+    fn of(ctx: &Arc<Context>, address: u64, origin: Origin) -> Memory {
+        Memory { ctx: Arc::clone(ctx), address, origin }
+    }
+
     /// Device memory of `bytes` bytes, not 0.
     pub(super) fn device(ctx: &Arc<Context>, bytes: usize) -> Result<Memory> {
         let _bound = ctx.bind()?;
+        if let Some(ordered) = ctx.ordered() {
+            return Ok(Memory::of(ctx, ordered.alloc(ctx, bytes)?, Origin::Ordered));
+        }
         let mut address = 0;
         // SAFETY: `address` lives through the call; the context is current.
         let rc = unsafe { sys::cuMemAlloc_v2(&raw mut address, bytes) };
         ctx.check(rc, "cuMemAlloc", Code::Internal)?;
-        Ok(Memory { ctx: Arc::clone(ctx), address, host: None })
+        Ok(Memory::of(ctx, address, Origin::Device))
     }
 
-    /// Page-locked host memory of `bytes` bytes, not 0, that the device reads and writes directly.
-    pub(super) fn pinned(ctx: &Arc<Context>, bytes: usize) -> Result<Memory> {
+    /// Page-locked host memory of `bytes` bytes, not 0, that the device reads and writes directly. `mapped`: for kernels.
+    pub(super) fn host(ctx: &Arc<Context>, bytes: usize, mapped: bool) -> Result<Memory> {
         let _bound = ctx.bind()?;
         let mut host = ptr::null_mut();
         let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
@@ -260,37 +354,67 @@ impl Memory {
         }
         ctx.check(rc, "cuMemHostAlloc", Code::Internal)?;
         // From here on dropping releases it.
-        let mut memory = Memory { ctx: Arc::clone(ctx), address: 0, host: Some(host) };
+        let mut memory = Memory::of(ctx, 0, if mapped { Origin::Mapped(host) } else { Origin::Host(host) });
         // SAFETY: `host` was just allocated as mapped; the address lives through the call.
         let rc = unsafe { sys::cuMemHostGetDevicePointer_v2(&raw mut memory.address, host, 0) };
         ctx.check(rc, "cuMemHostGetDevicePointer", Code::Internal)?;
         Ok(memory)
     }
 
-    /// Managed memory of `bytes` bytes, not 0: it moves between host and device on demand.
-    pub(super) fn managed(ctx: &Arc<Context>, bytes: usize) -> Result<Memory> {
+    /// Managed memory of `bytes` bytes, not 0: it moves between host and device on demand. `limit`: bytes that all of it
+    /// together may have, unless that was lifted.
+    pub(super) fn managed(ctx: &Arc<Context>, bytes: usize, limit: u64) -> Result<Memory> {
         let _bound = ctx.bind()?;
+        ctx.managed.enter(bytes as u64, limit)?;
         let mut address = 0;
         let attach = sys::CUmemAttach_flags::CU_MEM_ATTACH_GLOBAL as u32;
         // SAFETY: `address` lives through the call; the context is current.
         let rc = unsafe { sys::cuMemAllocManaged(&raw mut address, bytes, attach) };
-        ctx.check(rc, "cuMemAllocManaged", Code::Internal)?;
-        Ok(Memory { ctx: Arc::clone(ctx), address, host: None })
+        ctx.check(rc, "cuMemAllocManaged", Code::Internal).inspect_err(|_| ctx.managed.leave(bytes as u64))?;
+        Ok(Memory::of(ctx, address, Origin::Managed(bytes as u64)))
+    }
+
+    pub(super) fn context(&self) -> &Arc<Context> {
+        &self.ctx
     }
 
     /// True for page-locked host memory.
     pub(super) fn is_pinned(&self) -> bool {
-        self.host.is_some()
+        matches!(self.origin, Origin::Host(_) | Origin::Mapped(_))
+    }
+
+    /// The host's address of memory whose host's side is touched directly.
+    pub(super) fn mapped(&self) -> Option<*mut u8> {
+        match self.origin {
+            Origin::Mapped(host) => Some(host.cast()),
+            _ => None,
+        }
+    }
+
+    pub(super) fn is_managed(&self) -> bool {
+        matches!(self.origin, Origin::Managed(_))
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        match self.host {
+        let (ctx, address) = (&self.ctx, self.address);
+        match self.origin {
             // SAFETY: allocated by cuMemHostAlloc, released once; queues keep buffers of unfinished work alive.
-            Some(host) => self.ctx.release("cuMemFreeHost", || unsafe { sys::cuMemFreeHost(host) }),
-            // SAFETY: allocated by cuMemAlloc or cuMemAllocManaged, released once; queues keep buffers of unfinished work alive.
-            None => self.ctx.release("cuMemFree", || unsafe { sys::cuMemFree_v2(self.address) }),
+            Origin::Host(host) | Origin::Mapped(host) => {
+                ctx.release("cuMemFreeHost", || unsafe { sys::cuMemFreeHost(host) })
+            }
+            Origin::Ordered => ctx.release("cuMemFreeAsync", || {
+                // Memory of the pool holds the context, and the context its pool.
+                ctx.ordered().map_or(CUresult::CUDA_SUCCESS, |o| o.free(address))
+            }),
+            // SAFETY: allocated by cuMemAlloc, released once; queues keep buffers of unfinished work alive.
+            Origin::Device => ctx.release("cuMemFree", || unsafe { sys::cuMemFree_v2(address) }),
+            Origin::Managed(bytes) => {
+                // SAFETY: allocated by cuMemAllocManaged, released once; queues keep buffers of unfinished work alive.
+                ctx.release("cuMemFree", || unsafe { sys::cuMemFree_v2(address) });
+                ctx.managed.leave(bytes);
+            }
         }
     }
 }
@@ -417,7 +541,14 @@ mod tests {
     /// cudarc panics when it calls a function that the driver lacks, so every one that is called must be looked up.
     #[test]
     fn every_driver_function_called_is_looked_up_first() {
-        let sources = [include_str!("driver.rs"), include_str!("queue.rs"), include_str!("mod.rs")];
+        let sources = [
+            include_str!("driver.rs"),
+            include_str!("queue.rs"),
+            include_str!("mod.rs"),
+            include_str!("ordered.rs"),
+            include_str!("graph.rs"),
+            include_str!("moves.rs"),
+        ];
         let mut called = std::collections::BTreeSet::new();
         for source in sources {
             for part in source.split("sys::cu").skip(1) {
@@ -428,8 +559,14 @@ mod tests {
             }
         }
         assert!(called.len() > 20, "{called:?}");
+        let own: Vec<&str> = [
+            crate::device::cuda::ordered::SYMBOLS.as_slice(),
+            &crate::device::cuda::graph::SYMBOLS,
+            &crate::device::cuda::moves::SYMBOLS,
+        ]
+        .concat();
         let known: std::collections::BTreeSet<String> =
-            REQUIRED.iter().chain(OPTIONAL).map(|s| s.to_string()).collect();
+            REQUIRED.iter().chain(OPTIONAL).chain(&own).map(|s| s.to_string()).collect();
         assert_eq!(called, known);
     }
 

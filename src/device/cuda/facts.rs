@@ -62,7 +62,7 @@ pub(super) fn facts(ordinal: c_int, uuid: [u8; 16], pci: &str, cc: (u32, u32), n
     arithmetic.extend((cc >= (5, 3)).then_some(DType::F16));
     arithmetic.extend((cc >= (8, 0)).then_some(DType::BF16));
     arithmetic.extend(DType::ALL.into_iter().filter(|d| !d.is_float()));
-    let memory_kinds = ["device", "pinned", "managed"].map(String::from).to_vec();
+    let memory_kinds = ["device", "pinned", "mapped", "managed"].map(String::from).to_vec();
     Facts {
         uuid: uuid.iter().any(|b| *b != 0).then(|| uuid.iter().map(|b| format!("{b:02x}")).collect()),
         pci: (!pci.is_empty()).then(|| pci.to_ascii_lowercase()),

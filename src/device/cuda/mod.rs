@@ -10,8 +10,12 @@
 pub mod cubin;
 mod driver;
 mod facts;
+mod given;
+mod graph;
 pub mod libraries;
+mod moves;
 pub(super) mod nvml;
+mod ordered;
 mod peaks;
 mod queue;
 
@@ -29,12 +33,12 @@ use crate::base::{
 use crate::kernel::Routine;
 
 use super::{
-    Buffer, BuildStats, Device, Found, Health, Kind, Ledger, MemoryKind, MemoryState, Probe, Program, Queue, Source,
-    next_serial, no_memory_kind, probe,
+    Buffer, BuildStats, Device, Found, Health, Kind, Ledger, ManagedUse, MemoryKind, MemoryState, Probe, Program,
+    Queue, Source, next_serial, probe,
 };
 use driver::{Context, Memory, Module};
 use libraries::{Cublas, Nvrtc, Target};
-use queue::{CudaQueue, Limits, Loaded};
+use queue::{CudaQueue, Given, Limits, Loaded};
 
 /// Asks the driver for its devices.
 pub fn probe() -> Probe {
@@ -98,11 +102,16 @@ fn libraries_for(major: u32) -> &'static Libraries {
     })
 }
 
-fn devices() -> Result<Probe> {
+/// The newest CUDA that the driver supports: 12080 for 12.8.
+fn driver_version() -> Result<u32> {
     let mut version: c_int = 0;
     // SAFETY: `version` lives through the call.
     driver::plain(unsafe { sys::cuDriverGetVersion(&raw mut version) }, "cuDriverGetVersion")?;
-    let version = version.max(0) as u32;
+    Ok(version.max(0) as u32)
+}
+
+fn devices() -> Result<Probe> {
+    let version = driver_version()?;
     let mut count: c_int = 0;
     // SAFETY: `count` lives through the call.
     driver::plain(unsafe { sys::cuDeviceGetCount(&raw mut count) }, "cuDeviceGetCount")?;
@@ -291,8 +300,11 @@ fn kernel_module() -> Option<String> {
     (!version.is_empty()).then(|| version.to_string())
 }
 
+/// The cudarc whose contexts [`CudaDevice::from_cuda`] takes: of another release they are other types.
+pub use cudarc;
+
 /// One opened GPU.
-struct CudaDevice {
+pub struct CudaDevice {
     info: DeviceInfo,
     serial: u64,
     clock: Arc<dyn Clock>,
@@ -300,6 +312,20 @@ struct CudaDevice {
     ctx: Arc<Context>,
     limits: Limits,
     libraries: &'static Libraries,
+    /// The one stream of all queues, if the program made it.
+    given: Option<Given>,
+}
+
+// SAFETY: the only field that is not Send and Sync by itself is the handle of a given stream, which the thread-safe driver API
+// takes from any thread.
+unsafe impl Send for CudaDevice {}
+// SAFETY: as above.
+unsafe impl Sync for CudaDevice {}
+
+impl std::fmt::Debug for CudaDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "CudaDevice({})", self.info.id)
+    }
 }
 
 impl CudaDevice {
@@ -313,7 +339,13 @@ impl CudaDevice {
             ledger,
             limits,
             libraries: libraries_for(major),
+            given: None,
         })
+    }
+
+    /// Bytes that managed buffers may have together.
+    fn limit(&self) -> u64 {
+        self.info.memory_bytes.unwrap_or(self.info.max_alloc_bytes)
     }
 
     fn named<T>(&self, result: Result<T>) -> Result<T> {
@@ -383,7 +415,8 @@ impl Device for CudaDevice {
     }
 
     fn alloc(&self, bytes: u64, kind: MemoryKind) -> Result<Buffer> {
-        if bytes > self.info.max_alloc_bytes {
+        let more = kind == MemoryKind::Managed && self.ctx.managed.is_lifted();
+        if bytes > self.info.max_alloc_bytes && !more {
             let why = format!("{bytes} bytes asked, the device has {}", self.info.max_alloc_bytes);
             return self.named(Err(Error::new(Code::AllocTooLarge, why)));
         }
@@ -391,12 +424,9 @@ impl Device for CudaDevice {
         let size = (bytes.max(1).div_ceil(16) * 16) as usize;
         let (memory, counted) = match kind {
             MemoryKind::Device => (Memory::device(&self.ctx, size), Kind::Buffer),
-            MemoryKind::Pinned => (Memory::pinned(&self.ctx, size), Kind::Pinned),
-            MemoryKind::Mapped => {
-                let why = "CUDA maps no device memory into the host; Pinned is host memory that the device reads";
-                return self.named(Err(no_memory_kind(kind, why)));
-            }
-            MemoryKind::Managed => (Memory::managed(&self.ctx, size), Kind::Buffer),
+            MemoryKind::Pinned => (Memory::host(&self.ctx, size, false), Kind::Pinned),
+            MemoryKind::Mapped => (Memory::host(&self.ctx, size, true), Kind::Pinned),
+            MemoryKind::Managed => (Memory::managed(&self.ctx, size, self.limit()), Kind::Buffer),
         };
         let memory = memory.map_err(|e| {
             if e.code() != Code::OutOfDeviceMemory {
@@ -433,9 +463,19 @@ impl Device for CudaDevice {
             Arc::clone(&self.clock),
             self.limits,
             self.libraries.cublas.as_ref().ok(),
+            self.given.as_ref(),
             self.ledger.enter(Kind::Queue, 0),
         );
         Ok(Box::new(self.named(queue)?))
+    }
+
+    fn managed(&self) -> Option<ManagedUse> {
+        Some(self.ctx.managed.now(self.limit()))
+    }
+
+    fn oversubscribe(&self) -> bool {
+        self.ctx.managed.lift();
+        true
     }
 
     fn health(&self) -> Health {

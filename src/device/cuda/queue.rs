@@ -6,6 +6,7 @@
 // Calls into the driver; each block says what makes it sound.
 #![allow(unsafe_code)]
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::ptr;
@@ -15,10 +16,13 @@ use std::time::{Duration, Instant};
 use cudarc::driver::sys;
 
 use crate::base::{Clock, Code, DType, Error, Result};
-use crate::device::{Buffer, DEADLINE, Launch, Mark, Program, Queue, Span, Ticket, Waited};
+use crate::device::{
+    Advice, Block, Buffer, DEADLINE, Launch, Mark, Pitch, Place, Program, Queue, Sequence, Span, Ticket, Waited,
+};
 use crate::kernel::Param;
 
 use super::driver::{Context, Event, Memory, Module};
+use super::graph::Graph;
 use super::libraries::{Cublas, GemmCall, Handle};
 
 /// What a program is on this device.
@@ -45,9 +49,10 @@ const FENCE_BYTES: u64 = 256 << 20;
 
 /// What unfinished work needs.
 #[allow(dead_code, reason = "kept for their drop")]
-enum Keep {
+pub(super) enum Keep {
     Buffer(Buffer),
     Program(Program),
+    Graph(Arc<Graph>),
 }
 
 struct Marked {
@@ -58,12 +63,20 @@ struct Marked {
     host: f64,
 }
 
+/// A stream that the program made, and what keeps it alive.
+pub(super) struct Given {
+    pub(super) stream: sys::CUstream,
+    pub(super) owner: Arc<dyn Any + Send + Sync>,
+}
+
 pub(super) struct CudaQueue {
-    ctx: Arc<Context>,
-    serial: u64,
+    pub(super) ctx: Arc<Context>,
+    pub(super) serial: u64,
     clock: Arc<dyn Clock>,
     limits: Limits,
-    stream: sys::CUstream,
+    pub(super) stream: sys::CUstream,
+    /// What keeps the stream alive, if the program made it.
+    owner: Option<Arc<dyn Any + Send + Sync>>,
     library: Option<&'static Cublas>,
     /// Made at the first product: a handle takes tens of MiB on the device.
     cublas: Option<Handle>,
@@ -90,10 +103,11 @@ impl CudaQueue {
         clock: Arc<dyn Clock>,
         limits: Limits,
         library: Option<&'static Cublas>,
+        given: Option<&Given>,
         ticket: Ticket,
     ) -> Result<CudaQueue> {
-        let mut stream = ptr::null_mut();
-        {
+        let mut stream = given.map_or(ptr::null_mut(), |g| g.stream);
+        if given.is_none() {
             let _bound = ctx.bind()?;
             // CU_STREAM_NON_BLOCKING: no hidden waits for the legacy default stream of other code in the process.
             // SAFETY: `stream` lives through the call; the context is current.
@@ -105,6 +119,7 @@ impl CudaQueue {
             clock,
             limits,
             stream,
+            owner: given.map(|g| Arc::clone(&g.owner)),
             library,
             cublas: None,
             idle: Vec::new(),
@@ -120,6 +135,11 @@ impl CudaQueue {
         })
     }
 
+    /// Whether the program made the stream.
+    pub(super) fn is_given(&self) -> bool {
+        self.owner.is_some()
+    }
+
     /// An event recorded behind everything issued. The context must be current.
     fn record(&mut self) -> Result<Event> {
         let event = match self.idle.pop() {
@@ -133,7 +153,7 @@ impl CudaQueue {
     }
 
     /// Notes one issued command and keeps what it needs.
-    fn issue(&mut self, buffers: impl IntoIterator<Item = Buffer>, program: Option<&Program>) -> Result<()> {
+    pub(super) fn issue(&mut self, buffers: impl IntoIterator<Item = Buffer>, program: Option<&Program>) -> Result<()> {
         self.issued += 1;
         for buffer in buffers {
             self.unfenced_bytes = self.unfenced_bytes.saturating_add(buffer.bytes());
@@ -158,6 +178,11 @@ impl CudaQueue {
         Ok(())
     }
 
+    /// Keeps what the next command needs until it is done.
+    pub(super) fn keep(&mut self, what: Keep) {
+        self.held.push_back((self.issued + 1, what));
+    }
+
     /// Everything up to command number `issued` is done: what it needed may go.
     fn finished(&mut self, issued: u64) {
         self.done = self.done.max(issued);
@@ -172,7 +197,7 @@ impl CudaQueue {
     }
 
     /// Waits for everything issued; the error `LaunchTimeout` after `deadline`.
-    fn drain(&mut self, deadline: Duration) -> Result<()> {
+    pub(super) fn drain(&mut self, deadline: Duration) -> Result<()> {
         if self.done == self.issued {
             return Ok(());
         }
@@ -191,11 +216,19 @@ impl CudaQueue {
         }
     }
 
-    fn address(&self, buffer: &Buffer, offset: u64) -> Result<u64> {
+    pub(super) fn address(&self, buffer: &Buffer, offset: u64) -> Result<u64> {
         Ok(buffer.raw::<Memory>(self.serial)?.address + offset)
     }
 
     fn launch_kernel(&mut self, module: &Module, launch: &Launch) -> Result<()> {
+        let ctx = Arc::clone(&self.ctx);
+        let _bound = ctx.bind()?;
+        self.enqueue_kernel(module, launch)?;
+        self.issue(launch.args.iter().map(|s| s.buffer.clone()), Some(&launch.program))
+    }
+
+    /// Checks a launch and puts it in the stream. The context must be current; the caller keeps what the launch names.
+    pub(super) fn enqueue_kernel(&self, module: &Module, launch: &Launch) -> Result<()> {
         let threads: u64 = launch.group.iter().map(|g| u64::from(*g)).product();
         let most = u64::from(self.limits.group.min(module.attributes[3]));
         if launch.group.contains(&0) || launch.groups.contains(&0) {
@@ -242,12 +275,10 @@ impl CudaQueue {
             ));
         }
         let mut pointers: Vec<*mut c_void> = words.iter_mut().map(|w| ptr::from_mut(w).cast()).collect();
-        let ctx = Arc::clone(&self.ctx);
-        let _bound = ctx.bind()?;
         let ([gx, gy, gz], [x, y, z]) = (launch.groups.map(|g| g as u32), launch.group);
         // SAFETY: function and stream are alive and of the current context; the pointers lead to as many values, of the
         // sizes, as the kernel takes (checked above where the driver can tell, by tests of texts against plans
-        // otherwise); slices lie inside their buffers, which are kept alive below.
+        // otherwise); slices lie inside their buffers, which the caller keeps alive.
         let rc = unsafe {
             sys::cuLaunchKernel(
                 module.function,
@@ -263,8 +294,7 @@ impl CudaQueue {
                 ptr::null_mut(),
             )
         };
-        ctx.check(rc, "cuLaunchKernel", Code::LaunchFailed)?;
-        self.issue(launch.args.iter().map(|s| s.buffer.clone()), Some(&launch.program))
+        self.ctx.check(rc, "cuLaunchKernel", Code::LaunchFailed)
     }
 
     fn launch_gemm(&mut self, dtype: DType, launch: &Launch) -> Result<()> {
@@ -345,6 +375,11 @@ impl Queue for CudaQueue {
         let ctx = Arc::clone(&self.ctx);
         let _bound = ctx.bind()?;
         self.drain(DEADLINE)?;
+        if let Some(host) = dst.raw::<Memory>(self.serial)?.mapped() {
+            // SAFETY: the range lies inside live memory that the host addresses, and all work of this queue that uses it is done.
+            unsafe { ptr::copy_nonoverlapping(data.as_ptr(), host.add(offset as usize), data.len()) };
+            return Ok(());
+        }
         let from: *const c_void = data.as_ptr().cast();
         // SAFETY: the target lies inside a live buffer, the source is `data`. Pageable memory is staged before the call
         // returns; where a driver reads it later after all, the wait below keeps `data` borrowed until it is done.
@@ -370,6 +405,11 @@ impl Queue for CudaQueue {
         let ctx = Arc::clone(&self.ctx);
         let _bound = ctx.bind()?;
         self.drain(DEADLINE)?;
+        if let Some(host) = src.raw::<Memory>(self.serial)?.mapped() {
+            // SAFETY: as in `write`.
+            unsafe { ptr::copy_nonoverlapping(host.add(offset as usize), out.as_mut_ptr(), out.len()) };
+            return Ok(());
+        }
         let to: *mut c_void = out.as_mut_ptr().cast();
         // SAFETY: the source lies inside a live buffer, the target is `out`, borrowed until the wait below is over.
         let rc = unsafe {
@@ -426,6 +466,35 @@ impl Queue for CudaQueue {
             Loaded::Kernel(module) => self.launch_kernel(module, launch),
             Loaded::Gemm(dtype) => self.launch_gemm(*dtype, launch),
         }
+    }
+
+    fn write_rows(&mut self, dst: &Buffer, to: Pitch, data: &[u8], from: Pitch, block: Block) -> Result<()> {
+        self.write_block(dst, to, data, from, block)
+    }
+    fn read_rows(&mut self, src: &Buffer, from: Pitch, out: &mut [u8], to: Pitch, block: Block) -> Result<()> {
+        self.read_block(src, from, out, to, block)
+    }
+    fn copy_rows(&mut self, src: &Buffer, from: Pitch, dst: &Buffer, to: Pitch, block: Block) -> Result<()> {
+        self.copy_block(src, from, dst, to, block)
+    }
+    fn copy_peer(&mut self, src: &Buffer, src_offset: u64, dst: &Buffer, dst_offset: u64, bytes: u64) -> Result<()> {
+        self.peer(src, src_offset, dst, dst_offset, bytes)
+    }
+    fn prefetch(&mut self, buffer: &Buffer, to: Place) -> Result<()> {
+        self.prefetch_to(buffer, to)
+    }
+    fn advise(&mut self, buffer: &Buffer, advice: Advice) -> Result<()> {
+        self.advised(buffer, advice)
+    }
+    fn location(&mut self, buffer: &Buffer) -> Result<Option<Place>> {
+        self.located(buffer)
+    }
+
+    fn sequence(&mut self, launches: Vec<Launch>) -> Result<Sequence> {
+        self.record_sequence(launches)
+    }
+    fn replay(&mut self, sequence: &Sequence) -> Result<()> {
+        self.replay_sequence(sequence)
     }
 
     fn mark(&mut self) -> Result<Mark> {
@@ -518,7 +587,9 @@ impl Drop for CudaQueue {
             // Before its stream, with the context current.
             self.cublas = None;
         }
-        // SAFETY: made by cuStreamCreate, released once; nothing is pending.
-        ctx.release("cuStreamDestroy", || unsafe { sys::cuStreamDestroy_v2(self.stream) });
+        if self.owner.is_none() {
+            // SAFETY: made by cuStreamCreate, released once; nothing is pending.
+            ctx.release("cuStreamDestroy", || unsafe { sys::cuStreamDestroy_v2(self.stream) });
+        }
     }
 }

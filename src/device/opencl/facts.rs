@@ -32,7 +32,7 @@ pub(super) fn facts(device: Raw, extensions: &[&str], dtypes: &[DType]) -> Facts
         pci: pci(device, extensions),
         arithmetic: dtypes.iter().copied().filter(computes).collect(),
         atomics,
-        memory_kinds: vec!["device".into()],
+        memory_kinds: vec!["device".into(), "mapped".into()],
         subgroup: subgroup(device, extensions),
         ..Facts::default()
     }

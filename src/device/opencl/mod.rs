@@ -22,7 +22,7 @@ use opencl3::command_queue::{CL_QUEUE_PROFILING_ENABLE, create_command_queue, re
 use opencl3::context::context::{create_context, release_context};
 use opencl3::device::CL_DEVICE_MEM_BASE_ADDR_ALIGN;
 use opencl3::kernel::{CL_KERNEL_NUM_ARGS, create_kernel, get_kernel_data, release_kernel};
-use opencl3::memory::{CL_MEM_READ_WRITE, create_buffer, release_mem_object};
+use opencl3::memory::{CL_MEM_ALLOC_HOST_PTR, CL_MEM_READ_WRITE, create_buffer, release_mem_object};
 use opencl3::program::{
     CL_PROGRAM_BINARIES, CL_PROGRAM_BUILD_LOG, build_program, create_program_with_binary, create_program_with_source,
     get_program_build_data, get_program_info, release_program,
@@ -81,7 +81,11 @@ impl Shared {
 struct OpenclDevice(Arc<Shared>);
 
 /// The backend's buffer.
-struct ClBuffer(Handle);
+struct ClBuffer {
+    mem: Handle,
+    /// Host memory of the driver's that both sides address; the host's side of it is reached by mapping.
+    mapped: bool,
+}
 
 /// The backend's program: one entry point.
 struct ClProgram {
@@ -198,10 +202,19 @@ impl Device for OpenclDevice {
 
     fn alloc(&self, bytes: u64, kind: MemoryKind) -> Result<Buffer> {
         let s = &self.0;
-        if kind != MemoryKind::Device {
-            let why = "OpenCL 1.2 pins and maps at the driver's discretion only";
-            return Err(no_memory_kind(kind, why).device(&s.info.id));
-        }
+        let (mapped, counted) = match kind {
+            MemoryKind::Device => (false, Kind::Buffer),
+            MemoryKind::Mapped => (true, Kind::Pinned),
+            MemoryKind::Pinned => {
+                let why =
+                    "OpenCL does not say whether host memory is page-locked; Mapped is what the driver allocates there";
+                return Err(no_memory_kind(kind, why).device(&s.info.id));
+            }
+            MemoryKind::Managed => {
+                let why = "kernels take buffers, and OpenCL 1.2 has none that migrate by themselves";
+                return Err(no_memory_kind(kind, why).device(&s.info.id));
+            }
+        };
         let limit = s.info.max_alloc_bytes;
         // Drivers refuse empty buffers; 16 bytes are the unit in which operands are padded.
         let size = bytes.max(1).checked_next_multiple_of(16).filter(|size| *size <= limit);
@@ -209,11 +222,12 @@ impl Device for OpenclDevice {
             let why = format!("{bytes} bytes asked, CL_DEVICE_MAX_MEM_ALLOC_SIZE is {limit}");
             return Err(Error::new(Code::AllocTooLarge, why).device(&s.info.id));
         };
+        let flags = CL_MEM_READ_WRITE | if mapped { CL_MEM_ALLOC_HOST_PTR } else { 0 };
         // SAFETY: no host pointer is given, so the flags have no further requirement; the context is alive.
-        let raw = unsafe { create_buffer(s.context.raw(), CL_MEM_READ_WRITE, size, std::ptr::null_mut()) }
+        let raw = unsafe { create_buffer(s.context.raw(), flags, size, std::ptr::null_mut()) }
             .map_err(|status| s.fail(&format!("clCreateBuffer of {size} bytes"), status, Code::OutOfDeviceMemory))?;
-        let buffer = ClBuffer(Handle::new(raw, "buffer", release_mem_object, &s.ledger));
-        Ok(Buffer::new(buffer, bytes, s.serial, s.ledger.enter(Kind::Buffer, bytes)))
+        let buffer = ClBuffer { mem: Handle::new(raw, "buffer", release_mem_object, &s.ledger), mapped };
+        Ok(Buffer::new(buffer, bytes, s.serial, s.ledger.enter(counted, bytes)))
     }
 
     fn build(&self, source: Source<'_>, cached: Option<&[u8]>) -> Result<Program> {

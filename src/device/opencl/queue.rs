@@ -11,16 +11,20 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use opencl3::command_queue::{
-    enqueue_copy_buffer, enqueue_copy_buffer_rect, enqueue_fill_buffer, enqueue_nd_range_kernel, enqueue_read_buffer,
-    enqueue_read_buffer_rect, enqueue_write_buffer, enqueue_write_buffer_rect, flush,
+    enqueue_copy_buffer, enqueue_copy_buffer_rect, enqueue_fill_buffer, enqueue_map_buffer, enqueue_nd_range_kernel,
+    enqueue_read_buffer, enqueue_read_buffer_rect, enqueue_unmap_mem_object, enqueue_write_buffer,
+    enqueue_write_buffer_rect, flush,
 };
 use opencl3::event::{
     CL_COMPLETE, CL_EVENT_COMMAND_EXECUTION_STATUS, CL_PROFILING_COMMAND_END, CL_PROFILING_COMMAND_START,
     get_event_info, get_event_profiling_info, release_event,
 };
 use opencl3::kernel::set_kernel_arg;
-use opencl3::memory::{CL_BUFFER_CREATE_TYPE_REGION, cl_buffer_region, create_sub_buffer, release_mem_object};
-use opencl3::types::{CL_BLOCKING, cl_event};
+use opencl3::memory::{
+    CL_BUFFER_CREATE_TYPE_REGION, CL_MAP_READ, CL_MAP_WRITE_INVALIDATE_REGION, cl_buffer_region, create_sub_buffer,
+    release_mem_object,
+};
+use opencl3::types::{CL_BLOCKING, cl_event, cl_map_flags};
 
 use crate::base::{Code, Error, Result};
 use crate::device::{Block, Buffer, DEADLINE, Kind, Launch, Mark, Pitch, Queue, Slice, Span, Ticket, Waited, rows};
@@ -72,7 +76,12 @@ impl OpenclQueue {
     }
 
     fn mem(&self, buffer: &Buffer) -> Result<Raw> {
-        Ok(buffer.raw::<ClBuffer>(self.shared.serial)?.0.raw())
+        Ok(buffer.raw::<ClBuffer>(self.shared.serial)?.mem.raw())
+    }
+
+    /// Whether the host's side of a buffer is reached by mapping it.
+    fn is_mapped(&self, buffer: &Buffer) -> Result<bool> {
+        Ok(buffer.raw::<ClBuffer>(self.shared.serial)?.mapped)
     }
 
     /// Takes over the event of a command that was just enqueued.
@@ -136,6 +145,37 @@ impl OpenclQueue {
                 Err(Error::new(Code::LaunchTimeout, why).device(&self.shared.info.id))
             }
         }
+    }
+
+    /// Maps a region of a buffer for the host, lets `touch` have it, and unmaps it. All earlier work is done.
+    fn with_mapped(
+        &mut self,
+        mem: Raw,
+        offset: u64,
+        bytes: usize,
+        how: cl_map_flags,
+        touch: impl FnOnce(*mut u8),
+    ) -> Result<()> {
+        let mut host = std::ptr::null_mut();
+        // SAFETY: the region lies inside the buffer; the call blocks, so `host` is the region's address at return.
+        let event = unsafe {
+            enqueue_map_buffer(
+                self.queue.raw(),
+                mem,
+                CL_BLOCKING,
+                how,
+                offset as usize,
+                bytes,
+                &mut host,
+                0,
+                std::ptr::null(),
+            )
+        };
+        self.enqueued("clEnqueueMapBuffer", event, Code::MapFailed)?;
+        touch(host.cast());
+        // SAFETY: mapped just above, unmapped once.
+        let event = unsafe { enqueue_unmap_mem_object(self.queue.raw(), mem, host, 0, std::ptr::null()) };
+        self.enqueued("clEnqueueUnmapMemObject", event, Code::MapFailed)
     }
 
     fn stamp(&self, mark: Mark) -> Result<&Stamp> {
@@ -231,6 +271,13 @@ impl Queue for OpenclQueue {
             return Ok(());
         }
         self.drain()?;
+        if self.is_mapped(dst)? {
+            return self.with_mapped(mem, offset, data.len(), CL_MAP_WRITE_INVALIDATE_REGION, |host| {
+                // SAFETY: the region that was mapped is as long as `data`, and nobody else reads or writes it before it is
+                // unmapped: this queue is idle, and memory that other queues work on is locked by whoever shares it.
+                unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), host, data.len()) }
+            });
+        }
         // SAFETY: the range lies inside the buffer; the call blocks, so `data` outlives the copy.
         let event = unsafe {
             enqueue_write_buffer(
@@ -254,6 +301,12 @@ impl Queue for OpenclQueue {
             return Ok(());
         }
         self.drain()?;
+        if self.is_mapped(src)? {
+            return self.with_mapped(mem, offset, out.len(), CL_MAP_READ, |host| {
+                // SAFETY: the region that was mapped is as long as `out` and holds what the finished work wrote.
+                unsafe { std::ptr::copy_nonoverlapping(host, out.as_mut_ptr(), out.len()) }
+            });
+        }
         // SAFETY: the range lies inside the buffer; the call blocks, so `out` is borrowed for the whole copy.
         let event = unsafe {
             enqueue_read_buffer(

@@ -308,7 +308,13 @@ impl Device for WgpuDevice {
 
     fn alloc(&self, bytes: u64, kind: MemoryKind) -> Result<Buffer> {
         if kind != MemoryKind::Device {
-            return Err(no_memory_kind(kind, "WebGPU's kernels see device memory only").device(&self.info.id));
+            let why = match kind {
+                MemoryKind::Mapped => {
+                    "a buffer of WebGPU's cannot be used while it is mapped; copies are staged instead"
+                }
+                _ => "WebGPU's kernels see device memory only",
+            };
+            return Err(no_memory_kind(kind, why).device(&self.info.id));
         }
         if bytes > self.info.max_alloc_bytes {
             let why = format!("{bytes} bytes asked, the limit is {}", self.info.max_alloc_bytes);

@@ -24,6 +24,8 @@ use super::program::{Access, RawProgram, build};
 const BATCH: usize = 128;
 /// Marks that are remembered.
 const MARKS: usize = 128;
+/// Bytes of the values of all marks, in two parts that begin where the API lets them.
+const RESOLVED: u64 = 8 * MARKS as u64 + wgpu::QUERY_RESOLVE_BUFFER_ALIGNMENT;
 /// Bind groups that are kept for reuse.
 const BINDS: usize = 256;
 /// Bytes of host data that may wait for a submission.
@@ -77,7 +79,7 @@ enum Op {
     Copy { src: wgpu::Buffer, src_offset: u64, dst: wgpu::Buffer, dst_offset: u64, bytes: u64 },
     Clear { dst: wgpu::Buffer, offset: u64, bytes: u64 },
     Stamp(u32),
-    Resolve { slot: u32, offset: u64 },
+    Resolve { slots: std::ops::Range<u32>, offset: u64 },
 }
 
 /// A mark's host time and, once it is submitted, the last submission before it (`None`: nothing was ever submitted).
@@ -139,7 +141,7 @@ impl WgpuQueue {
                 }),
                 resolved: core.device.create_buffer(&wgpu::BufferDescriptor {
                     label: None,
-                    size: 2 * wgpu::QUERY_RESOLVE_BUFFER_ALIGNMENT,
+                    size: RESOLVED,
                     usage: BufferUsages::QUERY_RESOLVE | BufferUsages::COPY_SRC,
                     mapped_at_creation: false,
                 }),
@@ -350,9 +352,9 @@ fn encode(encoder: &mut wgpu::CommandEncoder, ops: &[Op], stamps: Option<&Stamps
                     encoder.write_timestamp(&s.set, *slot);
                 }
             }
-            Op::Resolve { slot, offset } => {
+            Op::Resolve { slots, offset } => {
                 if let Some(s) = stamps {
-                    encoder.resolve_query_set(&s.set, *slot..*slot + 1, &s.resolved, *offset);
+                    encoder.resolve_query_set(&s.set, slots.clone(), &s.resolved, *offset);
                 }
             }
         }
@@ -537,29 +539,50 @@ impl Queue for WgpuQueue {
     }
 
     fn span(&mut self, from: Mark, to: Mark) -> Result<Span> {
-        let host = self.at(to)?.host - self.at(from)?.host;
-        let (Some(tick), Some(stamps)) = (self.core.tick, &self.stamps) else {
-            return Ok(Span { device: None, host });
+        let mut one = self.spans(&[(from, to)]);
+        one.pop().unwrap_or_else(|| Err(self.core.fail(Code::Internal, "no span was measured")))
+    }
+
+    /// In one submission, whatever their number.
+    fn spans(&mut self, pairs: &[(Mark, Mark)]) -> Vec<Result<Span>> {
+        let host = |(from, to): &(Mark, Mark)| -> Result<f64> { Ok(self.at(*to)?.host - self.at(*from)?.host) };
+        let hosts: Vec<Result<f64>> = pairs.iter().map(host).collect();
+        let known = pairs.iter().zip(&hosts).filter(|(_, h)| h.is_ok()).flat_map(|((a, b), _)| [a.0, b.0]);
+        let (first, last) = known.fold((u64::MAX, 0), |(low, high), m| (low.min(m), high.max(m)));
+        let (Some(tick), true) = (self.core.tick.filter(|_| self.stamps.is_some()), first <= last) else {
+            return hosts.into_iter().map(|h| h.map(|host| Span { device: None, host })).collect();
         };
-        let resolved = stamps.resolved.clone();
-        let slot = |m: Mark| (m.0 % MARKS as u64) as u32;
-        let (a, b) = (slot(from), slot(to));
-        let mut ticks = [0u64; 2];
+        let ticks = self.ticks(first, last);
+        let span = |((from, to), host): (&(Mark, Mark), Result<f64>)| -> Result<Span> {
+            let (host, ticks) = (host?, ticks.as_ref().map_err(|e| self.core.fail(e.code(), e.detail()))?);
+            let (a, b) = (ticks[(from.0 - first) as usize], ticks[(to.0 - first) as usize]);
+            // Some drivers leave zeros or run backwards; then there is no device time rather than a wrong one.
+            let sane = a != 0 && b >= a;
+            Ok(Span { device: sane.then(|| (b - a) as f64 * tick), host })
+        };
+        pairs.iter().zip(hosts).map(span).collect()
+    }
+}
+
+impl WgpuQueue {
+    /// The time stamps of these marks and of all between them. Every mark has one: those in between are as new as the first.
+    fn ticks(&mut self, first: u64, last: u64) -> Result<Vec<u64>> {
+        let Some(resolved) = self.stamps.as_ref().map(|s| s.resolved.clone()) else { return Ok(Vec::new()) };
+        let slot = |m: u64| (m % MARKS as u64) as u32;
+        let (from, to) = (slot(first), slot(last));
+        // Slots are used in a ring.
+        let parts = if from <= to { vec![from..to + 1] } else { vec![from..MARKS as u32, 0..to + 1] };
+        let mut ticks = vec![0u64; (last - first + 1) as usize];
         self.fetch(bytemuck::cast_slice_mut(&mut ticks), |ops, staging| {
-            for (i, slot) in [a, b].into_iter().enumerate() {
-                let src_offset = i as u64 * wgpu::QUERY_RESOLVE_BUFFER_ALIGNMENT;
-                ops.push(Op::Resolve { slot, offset: src_offset });
-                ops.push(Op::Copy {
-                    src: resolved.clone(),
-                    src_offset,
-                    dst: staging.clone(),
-                    dst_offset: 8 * i as u64,
-                    bytes: 8,
-                });
+            let (mut src_offset, mut dst_offset) = (0, 0);
+            for slots in parts {
+                let bytes = 8 * u64::from(slots.end - slots.start);
+                ops.push(Op::Resolve { slots, offset: src_offset });
+                ops.push(Op::Copy { src: resolved.clone(), src_offset, dst: staging.clone(), dst_offset, bytes });
+                src_offset += bytes.next_multiple_of(wgpu::QUERY_RESOLVE_BUFFER_ALIGNMENT);
+                dst_offset += bytes;
             }
         })?;
-        // Some drivers leave zeros or run backwards; then there is no device time rather than a wrong one.
-        let sane = ticks[0] != 0 && ticks[1] >= ticks[0];
-        Ok(Span { device: sane.then(|| (ticks[1] - ticks[0]) as f64 * tick), host })
+        Ok(ticks)
     }
 }
