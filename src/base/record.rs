@@ -152,7 +152,7 @@ pub struct BenchRecord {
     /// What ran where.
     #[serde(flatten)]
     pub subject: Subject,
-    /// `resident`, `always`, `always-pinned` or `once`.
+    /// `resident`, `always`, `always-pinned`, `once`, `managed` or `managed-prefetched`.
     pub residency: String,
     /// Calls per transfer; 1 except for residency `once`.
     pub k: u64,

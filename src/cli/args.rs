@@ -245,7 +245,7 @@ pub(super) struct Bench {
     #[arg(long, value_name = "f32,..", default_value = "f32")]
     pub(super) dtype: String,
     /// Where operands are when a call begins: resident, always (copied each call), always-pinned (the same, page-locked), once
-    /// (copied every tenth), or all
+    /// (copied every tenth), managed, managed-prefetched (memory that migrates), or all
     #[arg(long, value_name = "LIST|all", default_value = "resident")]
     pub(super) residency: String,
     /// What caches hold when a call begins: hot (of the call before), or cold (swept before each sample)
@@ -293,7 +293,8 @@ pub(super) struct Calibrate {
     /// Dtypes, separated by commas [default: f32]
     #[arg(long, value_name = "f32,..")]
     pub(super) dtype: Option<String>,
-    /// Where operands are when a call begins: resident, always, always-pinned, once, or all [default: resident,always]
+    /// Where operands are when a call begins: resident, always, always-pinned, once, managed, managed-prefetched, or all
+    /// [default: resident,always]
     #[arg(long, value_name = "LIST|all")]
     pub(super) residency: Option<String>,
     /// Every dtype, every residency, one CPU thread and all of them: hours; raise --budget

@@ -31,11 +31,22 @@ pub enum Residency {
     AlwaysPinned,
     /// In ordinary host memory, for [`Residency::calls`] calls between the copies in and out: each call's share of them.
     Once,
+    /// In memory that migrates on demand, last touched by the host: the device fetches what it reads.
+    Managed,
+    /// The same, sent to the device before the launch and back after it.
+    ManagedPrefetched,
 }
 
 impl Residency {
     /// All residencies.
-    pub const ALL: [Residency; 4] = [Residency::Resident, Residency::Always, Residency::AlwaysPinned, Residency::Once];
+    pub const ALL: [Residency; 6] = [
+        Residency::Resident,
+        Residency::Always,
+        Residency::AlwaysPinned,
+        Residency::Once,
+        Residency::Managed,
+        Residency::ManagedPrefetched,
+    ];
 
     /// Those of which placement asks: operands on the device, or in host memory.
     pub const PLACED: [Residency; 2] = [Residency::Resident, Residency::Always];
@@ -43,18 +54,26 @@ impl Residency {
     /// Calls between copies (requirements C6: k = 10).
     pub const fn calls(self) -> u64 {
         match self {
-            Residency::Resident | Residency::Always | Residency::AlwaysPinned => 1,
             Residency::Once => 10,
+            _ => 1,
         }
     }
 
-    /// Whether a device offers it. Errors: its reason why not.
+    /// Whether a device offers it. Errors: the reason why not.
     pub fn offered(self, device: &dyn Device) -> Result<()> {
+        // The processor reads any of these where it is.
+        if device.info().backend == Backend::Cpu {
+            return Ok(());
+        }
         match self {
-            Residency::AlwaysPinned if device.info().backend != Backend::Cpu => {
-                device.alloc(16, MemoryKind::Pinned).map(|_| ())
+            Residency::Resident | Residency::Always | Residency::Once => Ok(()),
+            Residency::AlwaysPinned => device.alloc(16, MemoryKind::Pinned).map(|_| ()),
+            Residency::Managed | Residency::ManagedPrefetched => {
+                device.alloc(16, MemoryKind::Managed)?;
+                // A time of calls whose operands were copied first would be a time of something else.
+                let why = "it has managed memory, but calls with operands there are not timed yet";
+                Err(Error::new(Code::FeatureUnsupported, why).device(&device.info().id))
             }
-            _ => Ok(()),
         }
     }
 
@@ -62,7 +81,9 @@ impl Residency {
     pub const fn takes(self, unit: Unit) -> bool {
         match self {
             Residency::Resident | Residency::Always => true,
-            Residency::AlwaysPinned | Residency::Once => !matches!(unit, Unit::Bytes | Unit::Calls),
+            Residency::AlwaysPinned | Residency::Once | Residency::Managed | Residency::ManagedPrefetched => {
+                !matches!(unit, Unit::Bytes | Unit::Calls)
+            }
         }
     }
 
@@ -73,6 +94,8 @@ impl Residency {
             Residency::Always => "always",
             Residency::AlwaysPinned => "always-pinned",
             Residency::Once => "once",
+            Residency::Managed => "managed",
+            Residency::ManagedPrefetched => "managed-prefetched",
         }
     }
 }
@@ -326,14 +349,20 @@ impl<'a> OpSubject<'a> {
         residency: Residency,
         deadline: Duration,
     ) -> Result<Self> {
+        let residency = match (residency, runner.device().info().backend) {
+            (Residency::AlwaysPinned, Backend::Cpu) => Residency::Always,
+            // Nothing moves.
+            (Residency::Managed | Residency::ManagedPrefetched, Backend::Cpu) => Residency::Resident,
+            (Residency::Managed | Residency::ManagedPrefetched, _) => {
+                residency.offered(runner.device().as_ref())?;
+                residency
+            }
+            _ => residency,
+        };
         let mut lease = runner.lease()?;
         let q = lease.queue()?;
         prepared.poison(q)?;
         prepared.upload(q, inputs)?;
-        let residency = match (residency, runner.device().info().backend) {
-            (Residency::AlwaysPinned, Backend::Cpu) => Residency::Always,
-            _ => residency,
-        };
         let pins = match residency {
             Residency::AlwaysPinned => Some(prepared.pin(q, inputs)?),
             _ => None,
@@ -390,6 +419,9 @@ impl Subject for OpSubject<'_> {
                         prepared.call_pinned(q, pins, deadline)?;
                     }
                     Ok(())
+                }
+                Residency::Managed | Residency::ManagedPrefetched => {
+                    Err(Error::new(Code::Internal, "calls with operands in managed memory are not timed"))
                 }
                 // Whole groups: each has its copies, and the call's time is its share of them.
                 Residency::Once => {

@@ -124,8 +124,11 @@ fn operands_that_stay_for_ten_calls_have_a_threshold_of_their_own() {
     let got = calibrate(&cfg, &rig(cpu, vec![gpu]));
     assert!(got.complete && got.decided() == 3, "{:?}", got.records);
     let missing: Vec<_> = got.records.iter().filter(|r| r.verdict == "unmeasured").collect();
-    assert!(missing.len() == 1 && missing[0].residency == "always-pinned", "{missing:?}");
-    assert!(missing[0].reason.contains("no Pinned memory"), "{}", missing[0].reason);
+    let words: Vec<_> = missing.iter().map(|r| r.residency.as_str()).collect();
+    assert_eq!(words, ["always-pinned", "managed", "managed-prefetched"]);
+    for (record, kind) in missing.iter().zip(["Pinned", "Managed", "Managed"]) {
+        assert!(record.reason.contains(&format!("no {kind} memory")), "{}", record.reason);
+    }
 }
 
 /// A CPU with half the threads is another CPU: another key, another threshold.

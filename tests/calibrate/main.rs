@@ -92,6 +92,7 @@ fn true_seconds(model: &Model, op: &OpDesc, case: &Case, residency: Residency) -
             let region = |t: f64| stop::batch_for(t, 50e-6);
             per_call(region(per_call(region(per_call(1)))))
         }
+        Residency::Managed | Residency::ManagedPrefetched => panic!("no simulated machine has such memory"),
     }
 }
 

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use crate::base::record::CalibratePoint;
 use crate::base::sink::Cancel;
-use crate::base::{Attrs, Case, Class, Clock, Code, Cost, DType, Error, Fill, Result, stats, units};
+use crate::base::{Attrs, Case, Class, Clock, Code, Cost, DType, Error, Features, Fill, Result, stats, units};
 use crate::jobs::look::{Looker, Order, Timed};
 use crate::measure::crossing::{self, Look, Outcome, Plan, Step};
 use crate::measure::{Residency, processes, stop};
 use crate::op::{Family, OpDesc, Unit};
-use crate::profile::model::Sample;
+use crate::profile::model::{self, Sample};
 
 use super::shapes::shapes;
 
@@ -29,7 +29,13 @@ const POINT: f64 = 0.05;
 const LEAST: usize = 3;
 
 /// Shapes besides the sweep that curves rest on: where there is one dimension, and where there are more.
-const OTHERS: [usize; 2] = [10, 32];
+const OTHERS: [usize; 2] = [10, 24];
+
+/// Where the winner changes, so many times as many shapes more whose place is in doubt then, out of a pool of them.
+const DOUBTFUL: [usize; 3] = [3, 8, 600];
+
+/// Makes the seed of the pool another one.
+const POOL_SEED: u64 = 0x9001;
 
 /// Share of their time that one of them may take, as [`POINT`].
 const OTHER: f64 = 0.2;
@@ -71,8 +77,10 @@ struct State {
     grid: Vec<u64>,
     /// Shapes besides the sweep, with the process and the samples by residency.
     others: Vec<(Case, usize, Vec<Pair>)>,
-    /// Of these shapes so many were looked at.
+    /// Of the shapes that are chosen beforehand so many were looked at.
     looked: usize,
+    /// Times that shapes in doubt were looked at.
+    rounds: usize,
 }
 
 /// What came of it, so far.
@@ -374,24 +382,50 @@ impl<'s, 'a> Running<'s, 'a> {
         let sweep = self.sweep;
         let range = (sweep.size(low)?, sweep.size(high)?);
         let n = OTHERS[usize::from(sweep.op.dims.len() > 1)];
-        let all: Vec<usize> = (0..self.out.state.series.len()).collect();
-        for (i, case) in shapes(sweep.op, sweep.dtype, sweep.family, range, sweep.seed, n, true)?
-            .into_iter()
-            .enumerate()
-            .skip(self.out.state.looked)
-        {
+        let first = shapes(sweep.op, sweep.dtype, sweep.family, range, sweep.seed, n, true)?;
+        for (i, case) in first.into_iter().enumerate().skip(self.out.state.looked) {
+            if !self.other(case, i)? {
+                return Ok(());
+            }
+            self.out.state.looked = i + 1;
+        }
+        let [rounds, each, pool] = DOUBTFUL;
+        if !self.out.crosses() || self.out.state.rounds >= rounds {
+            return Ok(());
+        }
+        let pool = shapes(sweep.op, sweep.dtype, sweep.family, range, sweep.seed ^ POOL_SEED, pool, false)?;
+        let candidates: Vec<Features> = pool.iter().map(|case| sweep.op.features(case)).collect();
+        while self.out.state.rounds < rounds {
             if self.out.stopped() || self.left() <= 0.0 {
                 break;
             }
-            self.out.state.looked = i + 1;
-            let process = i % sweep.processes.min(3);
-            if let Looked::Timed(timed) = self.look(&case, &all, process, PAIRS[0])? {
-                self.out.calls[1] += timed.calls;
-                let pairs = timed.devices.into_iter().map(|d| (timed.cpu.clone(), d)).collect();
-                self.out.state.others.push((case, process, pairs));
+            let count = self.out.state.series.len();
+            let keys = (0..count).map(|which| sweep.samples(&self.out, which)).collect::<Result<Vec<_>>>()?;
+            let chosen = model::doubtful(&keys, &candidates, each);
+            let from = n + self.out.state.rounds * each;
+            for (i, which) in chosen.into_iter().enumerate() {
+                if !self.other(pool[which].clone(), from + i)? {
+                    return Ok(());
+                }
             }
+            self.out.state.rounds += 1;
         }
         Ok(())
+    }
+
+    /// Looks at a shape besides the sweep; false if the time is up or a device went wrong. `number` chooses the process.
+    fn other(&mut self, case: Case, number: usize) -> Result<bool> {
+        if self.out.stopped() || self.left() <= 0.0 {
+            return Ok(false);
+        }
+        let all: Vec<usize> = (0..self.out.state.series.len()).collect();
+        let process = number % self.sweep.processes.min(3);
+        if let Looked::Timed(timed) = self.look(&case, &all, process, PAIRS[0])? {
+            self.out.calls[1] += timed.calls;
+            let pairs = timed.devices.into_iter().map(|d| (timed.cpu.clone(), d)).collect();
+            self.out.state.others.push((case, process, pairs));
+        }
+        Ok(true)
     }
 
     /// A size of the sweep in one process; what is timed is kept.

@@ -50,6 +50,9 @@ pub struct Side {
     pub written_s: f64,
     /// Seconds per operation.
     pub flop_s: f64,
+    /// Seconds per byte written besides, shared out as operations are: beginning and storing a result.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub result_s: f64,
     /// Seconds per byte moved.
     pub byte_s: f64,
     /// Seconds more per byte beyond `cache`.
@@ -60,6 +63,9 @@ pub struct Side {
     pub wave: f64,
     /// Most that a wave which is not full costs, as a factor: the number of workers; 0: no limit.
     pub wave_most: f64,
+    /// Operations per byte written that let another worker take part in a result; 0: one worker makes it.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub deep: f64,
     /// Whether a part of a further wave takes as long as a whole one.
     pub stepped: bool,
     /// Whether all workers start at once where a wave is full, and one works alone before.
@@ -82,6 +88,11 @@ pub struct Side {
     pub knots: [f64; 2],
     /// Factors at the knots; linear between, constant beyond. Empty: 1.
     pub factors: Vec<f64>,
+}
+
+// By reference, as serde asks.
+fn is_zero(v: &f64) -> bool {
+    *v == 0.0
 }
 
 /// What a side needs to know of a call, as numbers to calculate with.
@@ -116,6 +127,11 @@ impl Shape {
     /// Bytes read and bytes written.
     pub(super) fn copies(&self) -> [f64; 2] {
         [self.read, self.written]
+    }
+
+    /// Operations per byte written.
+    pub(super) fn depth(&self) -> f64 {
+        self.flops / self.written.max(1.0)
     }
 
     /// Bytes in both directions.
@@ -181,7 +197,9 @@ impl Side {
     /// Arithmetic and traffic.
     pub(super) fn parts(&self, s: &Shape) -> [f64; 2] {
         let extent = s.extent(self.extent);
-        let arithmetic = s.flops * self.flop_s * s.padded(self.tile) * self.waves(extent);
+        let shared = if self.deep > 0.0 { 1.0 + s.depth() / self.deep } else { 1.0 };
+        let work = s.flops * self.flop_s * s.padded(self.tile) + s.written * self.result_s;
+        let arithmetic = work * self.waves(extent * shared);
         let bytes = s.bytes();
         let missed = if self.cache > 0.0 { (bytes - self.cache).max(0.0) } else { 0.0 };
         let full = if self.teamed { self.wave } else { self.fill };
@@ -269,6 +287,8 @@ impl Side {
             ("read_s", self.read_s),
             ("written_s", self.written_s),
             ("flop_s", self.flop_s),
+            ("result_s", self.result_s),
+            ("deep", self.deep),
             ("byte_s", self.byte_s),
             ("miss_s", self.miss_s),
             ("cache", self.cache),
@@ -349,6 +369,9 @@ mod tests {
         near(Side { wave: 5e3, stepped: true, ..side() }.seconds(&s), 1e-5 + 8e-7 + 1.25e-6);
         near(Side { wave: 16e3, ..side() }.seconds(&s), 1e-5 + 8e-7 + 2e-6);
         near(Side { wave: 16e3, wave_most: 1.5, ..side() }.seconds(&s), 1e-5 + 8e-7 + 1.5e-6);
+        // 4,000 bytes written; 2.5 operations for each of them, so half as many workers again take part.
+        near(Side { result_s: 1e-10, ..side() }.seconds(&s), 1e-5 + 8e-7 + 1.4e-6);
+        near(Side { wave: 24e3, deep: 5.0, ..side() }.seconds(&s), 1e-5 + 8e-7 + 2e-6);
         near(Side { wave: 16e3, extent: Extent::Output, ..side() }.seconds(&s), 1e-5 + 8e-7 + 4e-6);
         let alone = Side { wave: 16e3, wave_most: 8.0, fill_most: 2.0, teamed: true, team_s: 1.0, ..side() };
         near(alone.seconds(&s), 1e-5 + 8e-7 + 8e-6);

@@ -4,11 +4,15 @@ use crate::base::Features;
 use crate::base::record::CalibratePoint;
 
 mod curve;
+mod doubt;
 mod fit;
+mod least;
+mod search;
 
 use super::{Entry, Verdict, work_of};
 
 pub use curve::{Curve, Extent, Shape, Side};
+pub use doubt::doubtful;
 pub use fit::{Sample, fit};
 
 /// Seconds at an amount of work, by straight lines through the evidence on doubly logarithmic axes; beyond either end the

@@ -1,0 +1,104 @@
+//! Which other shapes a curve should rest on: those whose place is in doubt, because forms that explain what was measured
+//! about equally well disagree there (Seung, Opper and Sompolinsky 1992, *Query by committee*). Pure functions.
+
+use super::curve::{Shape, Side};
+use super::fit::{Levels, Sample};
+use crate::base::Features;
+
+/// How near (squared distance of logarithms) another measured shape halves the worth of a candidate: a little beside what was
+/// measured before, more beside what is about to be.
+const BESIDE: [f64; 2] = [0.02, 0.1];
+
+/// Less expected regret than this is not worth a look.
+const WORTH: f64 = 1e-3;
+
+/// Numbers of at most `most` candidates that are worth measuring, by the expected regret of placing them now, those of most
+/// worth first; `keys`: the samples of each residency that will be measured, and whether its calls copy operands.
+pub fn doubtful(keys: &[(Vec<Sample>, bool)], candidates: &[Features], most: usize) -> Vec<usize> {
+    let shapes: Vec<Shape> = candidates.iter().map(Shape::of).collect();
+    let mut worth = vec![0.0f64; shapes.len()];
+    let mut measured: Vec<Shape> = Vec::new();
+    for (samples, copies) in keys {
+        let Some(levels) = Levels::of(samples, *copies) else { continue };
+        let [cpu, device] = levels.sides(|data| data.committee());
+        for (worth, s) in worth.iter_mut().zip(&shapes) {
+            *worth = worth.max(expected(&cpu, &device, s));
+        }
+        measured.extend(levels.shapes);
+    }
+    let halved = |d: f64, at: f64| d / (d + at);
+    for (worth, s) in worth.iter_mut().zip(&shapes) {
+        let nearest = measured.iter().map(|m| apart(m, s)).fold(f64::INFINITY, f64::min);
+        *worth *= if nearest.is_finite() { halved(nearest, BESIDE[0]) } else { 1.0 };
+    }
+    let mut chosen = Vec::new();
+    while chosen.len() < most {
+        let best = worth.iter().copied().enumerate().max_by(|a, b| a.1.total_cmp(&b.1));
+        let Some((best, _)) = best.filter(|(_, w)| *w >= WORTH) else { break };
+        chosen.push(best);
+        for (worth, s) in worth.iter_mut().zip(&shapes) {
+            *worth *= halved(apart(&shapes[best], s), BESIDE[1]);
+        }
+    }
+    chosen
+}
+
+/// Squared distance of the logarithms of operations and bytes.
+fn apart(a: &Shape, b: &Shape) -> f64 {
+    a.axes().iter().zip(b.axes()).take(3).map(|(a, b)| (a / b).ln().powi(2)).sum()
+}
+
+/// What the better of both decisions is expected to lose at a shape.
+fn expected(cpu: &[(Side, f64)], device: &[(Side, f64)], s: &Shape) -> f64 {
+    let of = |side: &[(Side, f64)]| -> Vec<(f64, f64, f64)> {
+        side.iter().map(|(side, weight)| (side.seconds(s).ln(), side.error.powi(2), *weight)).collect()
+    };
+    let (cpu, device) = (of(cpu), of(device));
+    let (mut all, mut lost) = (0.0, [0.0; 2]);
+    for ((c, c_error, c_weight), d) in cpu.iter().flat_map(|c| device.iter().map(move |d| (c, d))) {
+        let (ratio, deviation, weight) = (c - d.0, (c_error + d.1).sqrt(), c_weight * d.2);
+        all += weight;
+        for (lost, sign) in lost.iter_mut().zip([1.0, -1.0]) {
+            // Four points of a normal distribution about what these two say; nothing counts as more than 20 times as slow.
+            let at = |z: f64| (sign * (ratio + z * deviation)).clamp(0.0, 3.0).exp_m1() / 4.0;
+            *lost += weight * [-1.5, -0.5, 0.5, 1.5].map(at).iter().sum::<f64>();
+        }
+    }
+    lost[0].min(lost[1]) / all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::{Cost, MOST_DIMS};
+
+    fn call(m: u64, n: u64, k: u64) -> Features {
+        let mut dims = [0; MOST_DIMS];
+        dims[..3].copy_from_slice(&[m, n, k]);
+        let cost = Cost { flops: 2 * m * n * k, read: 4 * (m * k + k * n), written: 4 * m * n };
+        Features { work: u128::from(m * n * k), cost, dims }
+    }
+
+    /// Threads start at 60,000 bytes, which the measured shapes tell to a factor of three only; a device that is as fast as one
+    /// and a half threads is in doubt just there, and nowhere else.
+    #[test]
+    fn shapes_are_asked_for_where_threads_may_start() {
+        let sides = [10, 14, 20, 28, 40, 50, 110, 160, 220, 320, 450, 640];
+        let sample = |call: Features| {
+            let alone = call.cost.read.max(call.cost.written) < 60_000;
+            let flops = call.cost.flops as f64;
+            let cpu_s = 1e-6 + flops * if alone { 16e-11 } else { 1e-11 };
+            Sample { call, process: 0, cpu_s, device_s: 2e-6 + flops * 5e-11 }
+        };
+        let samples: Vec<Sample> = sides.iter().map(|n| sample(call(*n, *n, *n))).collect();
+        let candidates: Vec<Features> = (10..640).map(|n| call(n, n, n)).collect();
+        let chosen = doubtful(&[(samples.clone(), false)], &candidates, 4);
+        assert!(!chosen.is_empty());
+        let at = |i: &usize| candidates[*i].dims[0];
+        assert!(chosen.iter().all(|i| (45..=115).contains(&at(i))), "{:?}", chosen.iter().map(at).collect::<Vec<_>>());
+        // Where the device is plainly faster or slower nothing is in doubt.
+        let plain: Vec<Sample> = samples.iter().map(|s| Sample { device_s: 100.0 * s.device_s, ..*s }).collect();
+        assert!(doubtful(&[(plain, false)], &candidates, 4).is_empty());
+        assert!(doubtful(&[(samples[..5].to_vec(), false)], &candidates, 4).is_empty(), "too little to fit");
+    }
+}
