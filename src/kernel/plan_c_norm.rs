@@ -54,13 +54,15 @@ fn vectors(case: &Case, entry: &'static str, rows: u64, info: &DeviceInfo) -> Re
     for_processors(info)?;
     let mut s = step(case.dtype, entry, case.dtype.compute(), case.dtype, 1);
     s.defines.extend(source::vector_types(case.dtype));
+    // Of the text's functions, which every entry is given.
+    s.defines.extend(exponential(case.dtype));
     Ok(Step { groups: spread_groups(rows, info)?, ..s })
 }
 
 /// Elements of a row whose exponentials are kept, and for which a work-item takes several rows.
 const ROW: u64 = 4_096;
 
-/// What `softmax_vectors` knows of exp. The polynomials have the least largest relative error within half of log(2): 1.9e-9 and
+/// What `exp_tame` knows of exp. The polynomials have the least largest relative error within half of log(2): 1.9e-9 and
 /// 3.1e-18.
 fn exponential(dtype: DType) -> Vec<(String, String)> {
     let (sizes, numbers) = match dtype {
@@ -109,7 +111,6 @@ pub fn softmax_vectors(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Pla
     let each = (ROW / n).max(1);
     let mut step = vectors(case, "softmax_vectors", m.div_ceil(each), info)?;
     step.defines.push(("ROW".into(), ROW.to_string()));
-    step.defines.extend(exponential(case.dtype));
     Ok(one(Step {
         args: vec![Arg::Operand(0), Arg::Operand(1)],
         writes: vec![false, true],
