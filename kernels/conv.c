@@ -193,3 +193,86 @@ KERNEL_WG(conv2d_tiled, GROUP, 1, 1)
         }
     }
 }
+
+/* df as a product: the results' gradients times the matrix of what each element of a filter sees, gathered as above. A group
+   computes TM filters by TN of their elements, over all images. */
+KERNEL_WG(conv2d_bwd_weight_tiled, GROUP, 1, 1)
+(GLOBAL const T *RESTRICT g, GLOBAL const T *RESTRICT x, GLOBAL T *RESTRICT df, SIZES) {
+    SHARED ACC tile_g[TK][TM + 1];
+    SHARED ACC tile_x[TK][TN + 1];
+    NARROW;
+    u32 lid = LID(0);
+    u32 tx = lid % (TN / RN);
+    u32 ty = lid / (TN / RN);
+    INDEX pixels = ho * wo;
+    INDEX depth = n * pixels;
+    INDEX size = cg * kh * kw;
+    INDEX across = (size + TN - 1) / TN;
+    INDEX tiles = (og + TM - 1) / TM * across;
+    INDEX flat = (INDEX)FLAT_GRP();
+    /* A whole group leaves, so nobody waits for it at a barrier. */
+    if (flat / tiles >= (INDEX)group_) return;
+    INDEX part = flat / tiles;
+    INDEX tile = flat % tiles;
+    INDEX row0 = tile / across * TM;
+    INDEX col0 = tile % across * TN;
+    ACC acc[RM][RN];
+    for (u32 i = 0; i < RM; i++) {
+        for (u32 j = 0; j < RN; j++) {
+            acc[i][j] = (ACC)0;
+        }
+    }
+    for (INDEX k0 = 0; k0 < depth; k0 += TK) {
+        /* Terms are neighbours where pixels are. */
+        for (u32 e = lid; e < TM * TK; e += GROUP) {
+            INDEX filter = row0 + e / TK;
+            INDEX term = k0 + e % TK;
+            INDEX pixel = term % pixels;
+            ACC v = (ACC)0;
+            if (filter < og && term < depth) {
+                v = LOAD(g, term / pixels * (co * pixels) + (part * og + filter) * CS(ho, wo) + pixel / wo * YS(co, wo) +
+                                pixel % wo * XS(co));
+            }
+            tile_g[e % TK][e / TK] = v;
+        }
+        for (u32 e = lid; e < TK * TN; e += GROUP) {
+            INDEX element = col0 + e / TK;
+            INDEX term = k0 + e % TK;
+            INDEX pixel = term % pixels;
+            INDEX row = pixel / wo * sh - pt + element / YS(cg, kw) % kh * dh;
+            INDEX column = pixel % wo * sw - pl + element / XS(cg) % kw * dw;
+            ACC v = (ACC)0;
+            if (term < depth && element < size && row < h && column < w) {
+                v = LOAD(x, term / pixels * (c * h * w) + (part * cg + element / CS(kh, kw) % cg) * CS(h, w) +
+                                row * YS(c, w) + column * XS(c));
+            }
+            tile_x[e % TK][e / TK] = v;
+        }
+        BARRIER();
+        for (u32 p = 0; p < TK; p++) {
+            ACC left[RM];
+            ACC right[RN];
+            for (u32 i = 0; i < RM; i++) {
+                left[i] = tile_g[p][ty + i * (TM / RM)];
+            }
+            for (u32 j = 0; j < RN; j++) {
+                right[j] = tile_x[p][tx + j * (TN / RN)];
+            }
+            for (u32 i = 0; i < RM; i++) {
+                for (u32 j = 0; j < RN; j++) {
+                    acc[i][j] += left[i] * right[j];
+                }
+            }
+        }
+        BARRIER();
+    }
+    for (u32 i = 0; i < RM; i++) {
+        INDEX filter = row0 + ty + i * (TM / RM);
+        for (u32 j = 0; j < RN; j++) {
+            INDEX element = col0 + tx + j * (TN / RN);
+            if (filter < og && element < size) {
+                STORE(df, (part * og + filter) * size + element, acc[i][j]);
+            }
+        }
+    }
+}

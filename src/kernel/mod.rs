@@ -125,6 +125,8 @@ impl std::fmt::Debug for Body {
 pub enum Routine {
     /// C = alpha op(A) op(B) + beta C, row-major. Params: m n k transA transB (U64), alpha beta.
     Gemm,
+    /// The same for many products that lie one behind the other. One param more: their number (U64).
+    GemmStridedBatched,
 }
 
 /// What a queue or device does itself, measured like an op.

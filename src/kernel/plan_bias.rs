@@ -3,7 +3,7 @@
 use crate::base::{Case, Cost, DeviceInfo, Result};
 
 use super::plan_reduce::{outer_axes, passes};
-use super::{Arg, Kernel, Param, Plan, Step, plan_c, plan_c_reduce, plan_native, spread_groups};
+use super::{Arg, Kernel, Param, Plan, Step, plan_c, plan_c_reduce, plan_native, source, spread_groups};
 
 /// Terms that one group sums before another launch adds the groups' results, and the same of one work-item.
 pub(super) const SEGMENT: u64 = 16_384;
@@ -58,6 +58,27 @@ pub fn add_c(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
         args: (0..3).map(Arg::Operand).collect(),
         writes: vec![false, false, true],
         params: [n, case.dim("c"), case.dim("inner")].map(Param::U64).to_vec(),
+        cost: add_cost(case),
+        ..plan_c::spread_elements(step, n, info)?
+    }))
+}
+
+/// `bias_vectors(x, b, y, n, c, inner, past)`, for devices that are processors.
+pub fn add_vectors(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
+    plan_c::for_processors(info)?;
+    let n = elements(case);
+    if n == 0 {
+        return Ok(Plan::default());
+    }
+    let mut step = plan_c::step(case.dtype, "bias_vectors", case.dtype.compute(), case.dtype, 1);
+    step.defines.extend(source::vector_types(case.dtype));
+    step.defines.push(("AHEAD".into(), plan_c::AHEAD.to_string()));
+    let mut params = [n, case.dim("c"), case.dim("inner")].map(Param::U64).to_vec();
+    params.push(plan_c::past_caches(n * case.dtype.size()));
+    Ok(plan_c::one(Step {
+        args: (0..3).map(Arg::Operand).collect(),
+        writes: vec![false, false, true],
+        params,
         cost: add_cost(case),
         ..plan_c::spread_elements(step, n, info)?
     }))

@@ -207,6 +207,9 @@ fn tiles_step(case: &Case, entries: [&'static str; 2], tiles: &dyn Fn(u64) -> u6
 const SIDES: [u64; 2] = [256, 64];
 const BUSY: u64 = 64;
 
+/// Elements ahead of its work at which a processor's work-item asks for memory (`AHEAD`), where it goes straight on.
+pub(super) const AHEAD: u64 = 2_048;
+
 /// 1 if a result of so many bytes is stored past the caches: more than the cache of a core usually holds.
 pub(super) fn past_caches(bytes: u64) -> Param {
     Param::U32(u32::from(bytes >= 1 << 21))

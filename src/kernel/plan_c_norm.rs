@@ -1,12 +1,12 @@
 //! Plans of `kernels/norm.c`: softmax and the normalisations by mean and variance.
 
-use crate::base::{Case, Code, Cost, DeviceInfo, Error, Result};
+use crate::base::{Case, Code, Cost, DType, DeviceInfo, Error, Result};
 
 use super::plan_c::{
     GROUP, Share, column_share, for_processors, one, past_caches, row_group, row_share, spread_elements, step,
 };
 use super::plan_native::{self, Channels};
-use super::{Arg, Kernel, Param, Plan, Step, source, spread_groups};
+use super::{Arg, Kernel, Param, Plan, Step, plan_c, source, spread_groups};
 
 /// Elements of one channel that one group takes before the groups' statistics are joined; more where a channel has more
 /// than 8,192 such segments.
@@ -54,10 +54,51 @@ fn vectors(case: &Case, entry: &'static str, rows: u64, info: &DeviceInfo) -> Re
     for_processors(info)?;
     let mut s = step(case.dtype, entry, case.dtype.compute(), case.dtype, 1);
     s.defines.extend(source::vector_types(case.dtype));
+    // Of the text's functions, which every entry is given.
+    s.defines.extend(exponential(case.dtype));
     Ok(Step { groups: spread_groups(rows, info)?, ..s })
 }
 
-/// `softmax_vectors(x, y, rows, n, past)`, for rows that lie beside each other.
+/// Elements of a row whose exponentials are kept, and for which a work-item takes several rows.
+const ROW: u64 = 4_096;
+
+/// What `exp_tame` knows of exp. The polynomials have the least largest relative error within half of log(2): 1.9e-9 and
+/// 3.1e-18.
+fn exponential(dtype: DType) -> Vec<(String, String)> {
+    let (sizes, numbers) = match dtype {
+        DType::F64 => (
+            [11, 52],
+            [
+                "-708.0",
+                "1.4426950408889634",
+                "6755399441055744.0",
+                "0.69314718036912382",
+                "1.9082149292705877e-10",
+                "{1.0, 1.0, 0.50000000000000177, 0.16666666666666170, 0.041666666666492823, 0.0083333333335585358, \
+                 0.0013888888951209748, 0.00019841269434156055, 0.000024801486535902398, 2.7557621246204917e-6, \
+                 2.7632288262370691e-7, 2.4994707288794189e-8}",
+            ],
+        ),
+        _ => (
+            [6, 23],
+            [
+                "-87.0f",
+                "1.44269504f",
+                "12582912.0f",
+                "0.693145752f",
+                "1.42860677e-6f",
+                "{1.0f, 1.0f, 0.499999921f, 0.166664202f, 0.0416682260f, 0.00837481493f, 0.00138368168f}",
+            ],
+        ),
+    };
+    let names = ["LEAST", "LOG2_E", "ROUNDER", "LN2_HIGH", "LN2_LOW", "POLYNOMIAL"];
+    let numbers = names.into_iter().zip(numbers).map(|(name, value)| (name.to_string(), value.to_string()));
+    let sizes =
+        ["DEGREE", "EXPONENT"].into_iter().zip(sizes).map(|(name, value)| (name.to_string(), value.to_string()));
+    numbers.chain(sizes).collect()
+}
+
+/// `softmax_vectors(x, y, rows, n, each, past)`, for rows that lie beside each other.
 pub fn softmax_vectors(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
     for_processors(info)?;
     let (m, n) = (case.dim("m"), case.dim("n"));
@@ -67,12 +108,15 @@ pub fn softmax_vectors(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Pla
     if m * n == 0 {
         return Ok(Plan::default());
     }
+    let each = (ROW / n).max(1);
+    let mut step = vectors(case, "softmax_vectors", m.div_ceil(each), info)?;
+    step.defines.push(("ROW".into(), ROW.to_string()));
     Ok(one(Step {
         args: vec![Arg::Operand(0), Arg::Operand(1)],
         writes: vec![false, true],
-        params: vec![Param::U64(m), Param::U64(n), past_caches(m * n * case.dtype.size())],
+        params: vec![Param::U64(m), Param::U64(n), Param::U64(each), past_caches(m * n * case.dtype.size())],
         cost: plan_native::softmax_cost(case),
-        ..vectors(case, "softmax_vectors", m, info)?
+        ..step
     }))
 }
 
@@ -210,16 +254,72 @@ pub fn batchnorm_train(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Pla
     Ok(plan)
 }
 
-/// `batchnorm_train_vectors(x, gamma, beta, y, mean, variance, running_mean, running_variance, stats, channels, inner, n,
-/// segment, parts, epsilon, keep, take, past)`, for channels of whole vectors, enough of them for all processors.
+/// Elements of a piece of a run, which a core's first cache holds, and of the pieces of a work-item.
+const PIECE: u64 = 4_096;
+const PIECES: u64 = 8_192;
+
+/// Elements of the pieces into which runs of `inner` are cut: whole vectors, all of one size, enough to be worth two sums
+/// over lanes.
+fn piece(inner: u64, lanes: u64) -> Option<u64> {
+    let least = inner.div_ceil(PIECE).max(1);
+    let per = (least..least + 64).find(|per| inner.is_multiple_of(per * lanes))?;
+    Some(inner / per).filter(|piece| *piece >= 4 * lanes)
+}
+
+/// Batchnorm's own statistics in vectors: `batchnorm_train_vectors`, or where the operand is larger than the caches
+/// `batch_stats`, `batch_join` and `batch_apply`.
 pub fn batchnorm_train_vectors(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
     for_processors(info)?;
     let c = Channels::of(case);
     if c.channels * c.n == 0 {
         return Err(Error::new(Code::FeatureUnsupported, "needs elements"));
     }
-    let (segment, parts) = cut(c.n);
     let lanes = source::vector_lanes(case.dtype);
+    let large = past_caches(c.channels * c.n * case.dtype.size()) == past_caches(u64::MAX);
+    match piece(c.inner, lanes) {
+        Some(segment) if large => train_in_order(case, c, segment, info),
+        _ => train_by_channels(case, c, lanes, info),
+    }
+}
+
+/// `batch_stats(x, stats, channels, inner, n, segment, each)`, `batch_join(x, stats, moments, mean, variance, running_mean,
+/// running_variance, channels, inner, n, segment, epsilon, keep, take)`, `batch_apply(x, moments, gamma, beta, y, total,
+/// channels, inner, past)`.
+fn train_in_order(case: &Case, c: Channels, segment: u64, info: &DeviceInfo) -> Result<Plan> {
+    let (pieces, each) = (c.channels * (c.n / segment), (PIECES / segment).max(1));
+    let momentum = case.attrs.float("momentum", plan_native::MOMENTUM);
+    let sizes = [c.channels, c.inner, c.n, segment].map(Param::U64);
+    let mut first = vectors(case, "batch_stats", pieces.div_ceil(each), info)?;
+    first.defines.push(("AHEAD".into(), plan_c::AHEAD.to_string()));
+    let stats = Step {
+        args: vec![Arg::Operand(0), Arg::Scratch(0)],
+        writes: vec![false, true],
+        params: sizes.iter().cloned().chain([Param::U64(each)]).collect(),
+        cost: plan_native::batchnorm_train_cost(case),
+        ..first
+    };
+    let scalars = [case.attrs.float("epsilon", plan_native::EPSILON), momentum, 1.0 - momentum];
+    let join = Step {
+        args: [Arg::Operand(0), Arg::Scratch(0), Arg::Scratch(1)].into_iter().chain((4..8).map(Arg::Operand)).collect(),
+        writes: vec![false, false, true, true, true, true, true],
+        params: sizes.into_iter().chain(scalars.map(|v| Param::scalar(case.dtype, v))).collect(),
+        ..vectors(case, "batch_join", c.channels, info)?
+    };
+    let total = c.channels * c.n;
+    let apply = Step {
+        args: vec![Arg::Operand(0), Arg::Scratch(1), Arg::Operand(1), Arg::Operand(2), Arg::Operand(3)],
+        writes: vec![false, false, false, false, true],
+        params: [total, c.channels, c.inner].map(Param::U64).into_iter().chain([past_caches(u64::MAX)]).collect(),
+        ..spread_elements(vectors(case, "batch_apply", 1, info)?, total, info)?
+    };
+    let acc = case.dtype.compute().size();
+    Ok(Plan { steps: vec![stats, join, apply], scratch: vec![2 * pieces * acc, 2 * c.channels * acc] })
+}
+
+/// `batchnorm_train_vectors(x, gamma, beta, y, mean, variance, running_mean, running_variance, stats, channels, inner, n,
+/// segment, parts, epsilon, keep, take, past)`, for channels of whole vectors, enough of them for all processors.
+fn train_by_channels(case: &Case, c: Channels, lanes: u64, info: &DeviceInfo) -> Result<Plan> {
+    let (segment, parts) = cut(c.n);
     if !c.inner.is_multiple_of(lanes) || !segment.is_multiple_of(lanes) {
         return Err(Error::new(Code::FeatureUnsupported, format!("needs images of whole vectors of {lanes} elements")));
     }

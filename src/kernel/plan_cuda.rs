@@ -18,6 +18,17 @@ pub fn gemm_cublas(_: &Kernel, case: &Case, _: &DeviceInfo) -> Result<Plan> {
     Ok(plan_native::step(case, "gemm", &[0, 1], &[2], plan_native::gemm_params(case), plan_native::gemm_cost(case)))
 }
 
+/// cuBLAS: one routine call for all products; params as [`plan_native::bmm`]. Without summands as [`gemm_cublas`].
+pub fn bmm_cublas(kernel: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
+    if ["b", "m", "n"].iter().any(|d| case.dim(d) == 0) {
+        return Ok(Plan::default());
+    }
+    if case.dim("k") == 0 {
+        return Err(Error::new(Code::OpUnsupported, "cuBLAS is not asked for products with k = 0"));
+    }
+    plan_native::bmm(kernel, case, info)
+}
+
 /// Rows and columns of C that one group of [`gemm_mma`] owns.
 const MMA_TILE: u64 = 64;
 

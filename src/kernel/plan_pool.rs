@@ -130,8 +130,19 @@ fn bounds(w: &Window, form: Form, length: u64, step: u64) -> (u64, u64) {
     low.zip(high).unwrap_or(NOWHERE)
 }
 
-/// Elements of the result for which a processor's work-item takes several rows.
-const ITEMS: u64 = 4_096;
+/// Elements of the result for which a processor's work-item takes several rows, so that a row that several windows read is
+/// still in its core's cache. Fewer where that leaves a core less than `SHARES` work-items.
+const ITEMS: u64 = 16_384;
+const SHARES: u64 = 8;
+
+/// Vectors of a strip: as many as registers hold beside what is read, if rows are two strips long.
+fn strip_vectors(length: u64, lane: u64) -> u64 {
+    match length / lane {
+        0..96 => 1,
+        192.. if lane == 1 => 8,
+        _ => 4,
+    }
+}
 
 /// For processors: the sizes, rows per work-item, and for means whether the padding counts.
 fn vectors(case: &Case, info: &DeviceInfo, form: Form) -> Result<Plan> {
@@ -146,10 +157,11 @@ fn vectors(case: &Case, info: &DeviceInfo, form: Form) -> Result<Plan> {
         Form::MaxBack | Form::MeanBack => (w.h, w.w),
     };
     let rows = w.n * height * if w.nhwc { 1 } else { w.c };
-    let each = (ITEMS / (results / rows)).max(1);
+    let shares = SHARES * u64::from(info.compute_units.max(1));
+    let each = (ITEMS / (results / rows)).min(rows / shares).max(1);
     // Windows further apart are taken one by one.
     let lane = if w.nhwc || w.sw > 4 { 1 } else { w.sw };
-    let vectors = if (if w.nhwc { w.c } else { width }) >= 96 * lane { 4 } else { 1 };
+    let vectors = strip_vectors(if w.nhwc { w.c } else { width }, lane);
     let strip = vectors * source::vector_lanes(case.dtype);
     let (low, high) = if w.nhwc || lane != w.sw { NOWHERE } else { bounds(&w, form, strip, lane) };
     let mut step = plan_c::step(case.dtype, form.entry_of_vectors(), case.dtype.compute(), case.dtype, 1);

@@ -4,7 +4,7 @@ use crate::base::{Case, Cost, DType, DeviceInfo, Result};
 
 use super::plan_window::{GROUP, Makes, largest};
 use super::window::{Window, product};
-use super::{Arg, Kernel, Param, Plan, Step, plan_wgsl, spread_groups};
+use super::{Arg, Kernel, Param, Plan, Step, plan_wgsl, plan_window, spread_groups};
 
 /// Distances of channels, rows and columns in the layout, as expressions of nc, nh and nw.
 pub(super) fn layout(w: &Window) -> [(&'static str, &'static str); 3] {
@@ -47,6 +47,57 @@ fn wgsl(case: &Case, info: &DeviceInfo, makes: Makes) -> Result<Plan> {
             ..plan_wgsl::step(case, makes.entry(), groups, &defines)
         })
     })
+}
+
+/// Side of a tile of `conv_product`, and terms of one launch: each invocation makes a step of the outer loop per 16 of them
+/// and 16 of the inner one.
+const SIDE: u64 = 64;
+const DEPTH: u64 = 32_768;
+
+/// `conv_product(.., sizes as above)` of `kernels/conv_tiled.wgsl`: y, or the filters' gradient.
+fn tiled(case: &Case, info: &DeviceInfo, makes: Makes) -> Result<Plan> {
+    let w = Window::conv(case)?;
+    let (form, columns, problems) = match makes {
+        Makes::Filters => ("df", w.cg() * w.kh * w.kw, w.group),
+        _ => ("y", w.ho * w.wo, w.n * w.group),
+    };
+    let tiles = product(&[w.og().div_ceil(SIDE), columns.div_ceil(SIDE), problems]);
+    plan_window::enough(&w, if makes == Makes::Filters { tiles } else { u64::MAX }, info)?;
+    let results = makes.results(&w);
+    if results == 0 {
+        return Ok(Plan::default());
+    }
+    let acc = case.dtype.compute();
+    let [x, f, y] = [w.x(), w.filters(), w.y()].map(|s| (product(&s), case.dtype));
+    let terms = makes.terms(&w);
+    // Positions of tiles reach beyond the last result and the last term.
+    let reach = (largest(&w).max(terms).saturating_add(SIDE), DType::I8);
+    plan_wgsl::fit(info, &[x, f, y, (results, acc), reach])?;
+    let loads = plan_wgsl::loads(case.dtype);
+    let mut defines = vec![("LOADS", loads.as_str()), ("ACC", acc.name()), ("FORM", form)];
+    defines.extend(layout(&w));
+    let groups = spread_groups(tiles, info)?;
+    plan_wgsl::in_ranges(case, info, (terms, DEPTH), results, |target, first, end, beta| {
+        let mut params = vec![Param::U64(first), Param::U64(end)];
+        params.extend(w.params());
+        params.push(beta);
+        Ok(Step {
+            args: vec![Arg::Operand(0), Arg::Operand(1), target],
+            writes: vec![false, false, true],
+            params,
+            cost: if first == 0 { makes.cost(case, &w) } else { Cost::default() },
+            ..plan_wgsl::step(case, "conv_product", groups, &defines)
+        })
+    })
+}
+
+/// y as a product.
+pub fn forward_tiled(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
+    tiled(case, info, Makes::Y)
+}
+/// The filters' gradient as a product.
+pub fn weight_tiled(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
+    tiled(case, info, Makes::Filters)
 }
 
 /// The entries of the C dialect with first, end, sizes, beta: for ranges of the terms.

@@ -150,31 +150,61 @@ const ACROSS: u64 = 4;
 /// Fewest filters of a group that fill a tile's rows.
 const FILTERS: u64 = 16;
 
-/// `conv2d_tiled(x, filters, y, sizes)`: a group of 256 per tile of 16, 32 or 64 filters by 64 results.
-pub fn tiled_c(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
-    let w = Window::conv(case)?;
-    if w.og() < FILTERS {
-        let why = format!("needs {FILTERS} filters in a group, there are {}", w.og());
-        return Err(Error::new(Code::FeatureUnsupported, why));
-    }
-    if product(&w.y()) == 0 {
-        return Ok(Plan::default());
-    }
+/// A product of `og` filters by `columns` in tiles of 16, 32 or 64 by 64 results, a group of 256 per tile; `times` of them.
+fn tiled(case: &Case, info: &DeviceInfo, w: &Window, makes: Makes, columns: u64, times: u64) -> Result<Plan> {
+    let entry = if makes == Makes::Filters { "conv2d_bwd_weight_tiled" } else { "conv2d_tiled" };
     let rows = w.og().next_power_of_two().min(TILE);
     let group = u64::from(plan_c::GROUP);
-    let mut step = plan_c::step(case.dtype, "conv2d_tiled", case.dtype.compute(), case.dtype, plan_c::GROUP);
-    step.defines.extend(c_defines(&w, largest(&w)));
+    let mut step = plan_c::step(case.dtype, entry, case.dtype.compute(), case.dtype, plan_c::GROUP);
+    step.defines.extend(c_defines(w, largest(w)));
     let sizes = [("TM", rows), ("TN", TILE), ("TK", TERMS), ("RM", rows * TILE / ACROSS / group), ("RN", ACROSS)];
     step.defines.extend(sizes.into_iter().map(|(name, value)| (name.to_string(), value.to_string())));
-    let tiles = product(&[w.og().div_ceil(rows), (w.ho * w.wo).div_ceil(TILE), w.n, w.group]);
     Ok(plan_c::one(Step {
-        groups: spread_groups(tiles, info)?,
+        groups: spread_groups(product(&[w.og().div_ceil(rows), columns.div_ceil(TILE), times]), info)?,
         args: vec![Arg::Operand(0), Arg::Operand(1), Arg::Operand(2)],
         writes: vec![false, false, true],
         params: w.params(),
-        cost: Makes::Y.cost(case, &w),
+        cost: makes.cost(case, w),
         ..step
     }))
+}
+
+/// Fewest tiles of a sum over all images that keep a GPU busy; a processor is with one for each core.
+const BUSY: u64 = 64;
+
+/// Refuses a product of too few filters to fill a tile's rows, or of too few tiles: where there are few results with long
+/// sums, groups that share a sum leave fewer cores idle.
+pub(super) fn enough(w: &Window, tiles: u64, info: &DeviceInfo) -> Result<()> {
+    let cores = u64::from(info.compute_units).max(if info.is_software() { 1 } else { BUSY });
+    let why = if w.og() < FILTERS {
+        format!("needs {FILTERS} filters in a group, there are {}", w.og())
+    } else if tiles < cores {
+        format!("makes {tiles} tiles, {cores} keep the device busy")
+    } else {
+        return Ok(());
+    };
+    Err(Error::new(Code::FeatureUnsupported, why))
+}
+
+/// `conv2d_tiled(x, filters, y, sizes)`: filters by pixels of an image.
+pub fn tiled_c(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
+    let w = Window::conv(case)?;
+    enough(&w, u64::MAX, info)?;
+    match product(&w.y()) {
+        0 => Ok(Plan::default()),
+        _ => tiled(case, info, &w, Makes::Y, w.ho * w.wo, w.n * w.group),
+    }
+}
+
+/// `conv2d_bwd_weight_tiled(g, x, df, sizes)`: filters by their elements, each sum over all images in one group.
+pub fn weight_tiled_c(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
+    let w = Window::conv(case)?;
+    let elements = w.cg() * w.kh * w.kw;
+    enough(&w, product(&[w.og().div_ceil(TILE), elements.div_ceil(TILE), w.group]), info)?;
+    match product(&w.filters()) {
+        0 => Ok(Plan::default()),
+        _ => tiled(case, info, &w, Makes::Filters, elements, w.group),
+    }
 }
 
 /// `conv2d_bwd_data(g, filters, dx, sizes)`: a work-item per element of dx.

@@ -9,6 +9,7 @@ use super::{
 };
 
 const C_TEXT: &str = include_str!("../../kernels/bias.c");
+const VECTORS_TEXT: &str = include_str!("../../kernels/opencl/bias_vectors.cl");
 const REDUCE_TEXT: &str = include_str!("../../kernels/reduce.c");
 const SUM_TEXT: &str = include_str!("../../kernels/bias_sum.c");
 const WGSL_TEXT: &str = include_str!("../../kernels/bias.wgsl");
@@ -90,6 +91,7 @@ static BIAS_ADD: OpDesc = OpDesc {
     domain: &[Range(-1.0, 1.0), Range(-1.0, 1.0)],
     grad: Grad::None("its rule is bias_add_bwd; there is no tape yet that could apply it"),
     kernels: &[
+        Kernel { variant: "cpu-vectors", body: Body::Opencl(VECTORS_TEXT), plan: plan_bias::add_vectors, ..ADD },
         Kernel { variant: "flat", body: Body::C(C_TEXT), plan: plan_bias::add_c, ..ADD },
         Kernel { variant: "flat", body: Body::Wgsl(WGSL_TEXT), plan: plan_bias_wgsl::add, ..ADD },
         ADD,
@@ -219,6 +221,8 @@ fn cases(tier: Tier) -> Vec<CaseSpec> {
             ([1, 3, 600_011], Fill::Integer),
             ([1025, 1024, 1], Fill::Uniform),
             ([2, 66_000, 33], Fill::Uniform),
+            // More than a core's cache holds, in whole lines of one channel.
+            ([9, 16, 4096], Fill::Uniform),
         ]);
     }
     shapes.into_iter().map(|(d, fill)| CaseSpec { dims: d.to_vec(), attrs: Attrs::new(), fill }).collect()

@@ -10,6 +10,7 @@ use super::{Binding, CaseSpec, Family, Gap, Grad, OpDesc, Operand, Range, ShapeC
 
 const C_TEXT: &str = include_str!("../../kernels/conv.c");
 const WGSL_TEXT: &str = include_str!("../../kernels/conv.wgsl");
+const TILED_TEXT: &str = include_str!("../../kernels/conv_tiled.wgsl");
 const DTYPES: &[DType] = &[DType::F32, DType::F64, DType::F16, DType::BF16];
 
 /// Ops of this file.
@@ -26,6 +27,21 @@ const BASE: Kernel = Kernel {
     plan: plan_window::forward,
 };
 const NAIVE: Kernel = Kernel { variant: "naive", only_when_named: true, ..BASE };
+/// A product whose one factor is gathered tile by tile (implicit im2col): two tiles of 16 by 64 numbers, their rows one apart.
+const TILED_C: Kernel = Kernel {
+    variant: "tiled",
+    body: Body::C(C_TEXT),
+    needs: Needs { local_elements: 2 * 16 * 65, group: 256, ..Needs::NONE },
+    plan: plan_window::tiled_c,
+    ..BASE
+};
+const TILED_WGSL: Kernel = Kernel {
+    variant: "tiled",
+    body: Body::Wgsl(TILED_TEXT),
+    needs: Needs { local_elements: 2 * 16 * 64, group: 256, ..Needs::NONE },
+    plan: plan_wgsl_window::forward_tiled,
+    ..BASE
+};
 const DIRECT_C: Kernel =
     Kernel { variant: "direct", body: Body::C(C_TEXT), needs: GROUP, plan: plan_window::forward_c, ..BASE };
 const DIRECT_WGSL: Kernel =
@@ -86,15 +102,9 @@ static CONV2D: OpDesc = OpDesc {
     domain: &[Range(-1.0, 1.0), Range(-1.0, 1.0)],
     grad: Grad::None("conv2d_bwd_data and conv2d_bwd_weight are the rule; there is no tape yet that could apply it"),
     kernels: &[
-        Kernel {
-            variant: "tiled",
-            body: Body::C(C_TEXT),
-            // Two tiles of 16 by 64 numbers, their rows one apart.
-            needs: Needs { local_elements: 2 * 16 * 65, group: 256, ..Needs::NONE },
-            plan: plan_window::tiled_c,
-            ..BASE
-        },
+        TILED_C,
         DIRECT_C,
+        TILED_WGSL,
         DIRECT_WGSL,
         BASE,
         Kernel { body: Body::Native(conv::conv2d_naive), ..NAIVE },
@@ -152,7 +162,9 @@ static CONV2D_BWD_WEIGHT: OpDesc = OpDesc {
     tolerance: Tolerance::Gamma(|c| terms(c, Makes::Filters)),
     grad: SECOND_ORDER,
     kernels: &[
+        Kernel { plan: plan_window::weight_tiled_c, ..TILED_C },
         Kernel { plan: plan_window::weight_c, ..DIRECT_C },
+        Kernel { plan: plan_wgsl_window::weight_tiled, ..TILED_WGSL },
         Kernel { plan: plan_wgsl_window::weight, ..DIRECT_WGSL },
         Kernel { body: Body::Native(conv::bwd_weight), plan: plan_window::weight, ..BASE },
         Kernel { body: Body::Native(conv::bwd_weight_naive), plan: plan_window::weight, ..NAIVE },

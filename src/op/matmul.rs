@@ -324,6 +324,30 @@ mod tests {
         assert!(e.to_string().contains("tiled16 (needs"), "{e}");
     }
 
+    /// Many products are one call of the library, whose last parameter is their number; those without summands are left to
+    /// another variant, and so is a card without the library.
+    #[test]
+    fn many_products_are_one_call_of_the_library() {
+        let bmm = crate::op::find("bmm").unwrap();
+        let mut info = card();
+        let case = |dtype, dims: &[u64]| bmm.case(dtype, dims, Attrs::new(), Fill::Uniform).unwrap();
+        let product = case(DType::F16, &[7, 33, 65, 17]);
+        let choice = choose(bmm.kernels, &product, &info, None).unwrap();
+        assert_eq!((choice.kernel.variant, choice.plan.steps.len()), ("cublas", 1));
+        let step = &choice.plan.steps[0];
+        assert_eq!(step.params.iter().take(3).map(|p| p.u64()).collect::<Vec<_>>(), [33, 65, 17]);
+        assert_eq!((step.params.len(), step.params[7].u64(), step.writes.clone()), (8, 7, vec![false, false, true]));
+        let empty = choose(bmm.kernels, &case(DType::F32, &[7, 33, 65, 0]), &info, None).unwrap();
+        assert_eq!(empty.kernel.variant, "tiled128", "{}", empty.reason);
+        info.libraries.clear();
+        let choice = choose(bmm.kernels, &product, &info, None).unwrap();
+        assert!(
+            choice.kernel.variant == "tiled128" && choice.reason.contains("Cublas was not found"),
+            "{}",
+            choice.reason
+        );
+    }
+
     #[test]
     fn the_naive_variant_runs_only_when_named() {
         let mut info = card();

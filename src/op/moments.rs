@@ -539,6 +539,9 @@ fn train_cases(tier: Tier) -> Vec<CaseSpec> {
             batch_spec([3, 10, 80], Fill::Offset),
             batch_spec([2, 8, 64], Fill::Cancelling),
             batch_spec([5, 8, 4096], Fill::Uniform),
+            // More than a core's cache holds: runs of one piece, an odd number of vectors, and of several.
+            batch_spec([41, 33, 784], Fill::Uniform),
+            with(batch_spec([3, 40, 8960], Fill::Offset), "momentum", 0.25),
             with(batch_spec([3, 8, 16], Fill::Integer), "momentum", 0.25),
             with(batch_spec([7, 3, 31], Fill::Uniform), "epsilon", 1e-3),
             with(batch_spec([7, 3, 31], Fill::Uniform), "momentum", 0.0),

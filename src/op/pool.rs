@@ -442,6 +442,8 @@ fn cases(tier: Tier, more: &[([u64; 4], Fill)]) -> Vec<CaseSpec> {
             ([1, 70, 3, 4], vec![kernel(&[2, 2]), pads(&[1, 1]), nhwc()], Fill::Uniform),
             // Wide enough for several vectors at once, with windows that overlap.
             ([1, 2, 7, 230], vec![kernel(&[3, 3]), pads(&[1, 1])], Fill::Uniform),
+            ([1, 9, 7, 125], vec![kernel(&[2, 3]), pads(&[1, 1])], Fill::Uniform),
+            ([1, 110, 3, 4], vec![kernel(&[2, 2]), pads(&[1, 1]), nhwc()], Fill::Uniform),
             ([1, 2, 5, 420], vec![kernel(&[3, 3]), strides(&[2, 2]), pads(&[1, 1])], Fill::Wide),
             ([1, 200, 3, 4], vec![kernel(&[2, 2]), pads(&[1, 1]), nhwc()], Fill::Uniform),
             ([1, 1, 40, 40], vec![kernel(&[31, 33]), strides(&[2, 3])], Fill::Uniform),

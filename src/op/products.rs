@@ -1,9 +1,12 @@
 //! Matrix by vector and batched products; the exact sum of products that all of them and the convolutions are judged by.
 
-use crate::base::{Attr, AttrDecl, AttrType, Attrs, Case, Code, DType, Error, Exact, Fill, HostTensor, Result, host};
+use crate::base::{
+    Attr, AttrDecl, AttrType, Attrs, Case, Code, DType, Error, Exact, Fill, HostTensor, Library, Result, host,
+};
 use crate::kernel::cpu::{matmul, vector};
 use crate::kernel::{
-    Body, Kernel, Needs, plan_blas, plan_c, plan_native, plan_products, plan_wgsl, plan_wgsl_products,
+    Body, Kernel, Needs, Routine, plan_blas, plan_c, plan_cuda, plan_native, plan_products, plan_wgsl,
+    plan_wgsl_products,
 };
 
 use super::freivalds;
@@ -346,6 +349,13 @@ static BMM: OpDesc = OpDesc {
     domain: &[Range(-1.0, 1.0), Range(-1.0, 1.0)],
     grad: Grad::None("dA and dB are bmms themselves; there is no tape yet that could apply the rule"),
     kernels: &[
+        Kernel {
+            variant: "cublas",
+            body: Body::Routine(Routine::GemmStridedBatched),
+            needs: Needs { library: Some(Library::Cublas), ..Needs::NONE },
+            plan: plan_cuda::bmm_cublas,
+            ..BATCHED
+        },
         Kernel {
             variant: "cpu-tile",
             body: Body::Opencl(BLOCKS_TEXT),

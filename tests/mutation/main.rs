@@ -73,6 +73,7 @@ const FILES: &[(&str, &str)] = texts![
     "micro.c",
     "movement.c",
     "norm.c",
+    "opencl/bias_vectors.cl",
     "opencl/matmul_blocks.cl",
     "opencl/movement_vectors.cl",
     "opencl/norm_vectors.cl",

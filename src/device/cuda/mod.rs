@@ -8,6 +8,7 @@
 #![allow(unsafe_code)]
 
 pub mod cubin;
+mod cublas;
 mod driver;
 mod facts;
 mod given;
@@ -36,8 +37,9 @@ use super::{
     Buffer, BuildStats, Device, Found, Health, Kind, Ledger, ManagedUse, MemoryKind, MemoryState, Probe, Program,
     Queue, Source, next_serial, probe,
 };
+use cublas::Cublas;
 use driver::{Context, Memory, Module};
-use libraries::{Cublas, Nvrtc, Target};
+use libraries::{Nvrtc, Target};
 use queue::{CudaQueue, Given, Limits, Loaded};
 
 /// Asks the driver for its devices.
@@ -446,7 +448,7 @@ impl Device for CudaDevice {
                 Err(Error::new(Code::FeatureUnsupported, format!("CUDA takes no {:?} text", text.lang)))
             }
             Source::Native(..) => Err(Error::new(Code::FeatureUnsupported, "CUDA takes no native functions")),
-            Source::Routine(Routine::Gemm, dtype) => match &self.libraries.cublas {
+            Source::Routine(Routine::Gemm | Routine::GemmStridedBatched, dtype) => match &self.libraries.cublas {
                 Ok(_) => {
                     let ticket = self.ledger.enter(Kind::Program, 0);
                     Ok(Program::new(Loaded::Gemm(dtype), self.serial, ticket, None, BuildStats::default()))

@@ -21,9 +21,9 @@ use crate::device::{
 };
 use crate::kernel::Param;
 
+use super::cublas::{Cublas, GemmCall, Handle};
 use super::driver::{Context, Event, Memory, Module};
 use super::graph::Graph;
-use super::libraries::{Cublas, GemmCall, Handle};
 
 /// What a program is on this device.
 pub(super) enum Loaded {
@@ -298,24 +298,27 @@ impl CudaQueue {
     }
 
     fn launch_gemm(&mut self, dtype: DType, launch: &Launch) -> Result<()> {
-        let (3, [m, n, k, ta, tb, alpha, beta]) = (launch.args.len(), launch.params.as_slice()) else {
+        let (3, [m, n, k, ta, tb, alpha, beta, rest @ ..]) = (launch.args.len(), launch.params.as_slice()) else {
             return Err(Error::new(Code::Internal, "a product takes A, B, C and m, n, k, transA, transB, alpha, beta"));
         };
         let [m, n, k] = [m, n, k].map(|p| p.u64());
+        // Of many products one more: how many.
+        let batches = rest.first().map_or(1, |b| b.u64());
         let mut addresses = [0; 3];
         for (i, (slice, (rows, columns))) in launch.args.iter().zip([(m, k), (k, n), (m, n)]).enumerate() {
             slice.buffer.check(slice.offset, slice.bytes)?;
-            let needed = rows.checked_mul(columns).and_then(|e| e.checked_mul(dtype.size()));
+            let needed = [columns, batches, dtype.size()].iter().try_fold(rows, |all, n| all.checked_mul(*n));
             if needed.is_none_or(|b| b > slice.bytes) {
                 return Err(Error::new(
                     Code::BufferBounds,
-                    format!("a {rows} by {columns} matrix of {dtype} in {} bytes", slice.bytes),
+                    format!("{batches} matrices of {rows} by {columns} {dtype} in {} bytes", slice.bytes),
                 ));
             }
             addresses[i] = self.address(&slice.buffer, slice.offset)?;
         }
         let call = GemmCall {
             dtype,
+            batches,
             sizes: [m, n, k],
             trans: [ta.u64() == 1, tb.u64() == 1],
             alpha: alpha.f64(),

@@ -17,6 +17,7 @@ mod self_test;
 mod station;
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use rayon::prelude::*;
 
@@ -84,7 +85,7 @@ pub fn run(cfg: &VerifyConfig, rig: &Rig, sink: &mut dyn Sink, cancel: &Cancel) 
     let alone = Mutex::new(());
     let mut asked: Vec<Telemetry> = cfg.telemetry.map_or_else(Vec::new, |of| infos.iter().map(|_| of()).collect());
     let mut cards = Cards::begin(&mut asked, &infos);
-    let mut done = 0;
+    let (mut done, begun) = (0, Instant::now());
     for (at, batch) in batches.iter().enumerate() {
         if cancel.raised() {
             summary.cancelled = true;
@@ -92,6 +93,9 @@ pub fn run(cfg: &VerifyConfig, rig: &Rig, sink: &mut dyn Sink, cancel: &Cancel) 
         }
         cards.tick();
         sink.progress(&Progress { doing: batch[0].1.to_string(), done, total: Some(cases.len() as u64) });
+        if cfg.tier == Tier::Exhaustive && at % TOLD == 1 {
+            sink.note(&time_left(done, cases.len() as u64, begun.elapsed()));
+        }
         let (judged, next) = std::thread::scope(|scope| {
             let work = |station| scope.spawn(|| all_of(cfg, &alone, cancel, station, batch, &answers));
             let workers: Vec<_> = stations.iter_mut().map(work).collect();
@@ -129,6 +133,23 @@ fn known_variant(cfg: &VerifyConfig) -> Result<()> {
         return Ok(());
     }
     Err(Error::new(Code::BadArgument, format!("no kernel variant '{name}' among the chosen ops")))
+}
+
+/// Batches from one word about the time left to the next.
+const TOLD: usize = 100;
+
+/// How long the rest of so many cases takes at the rate of those that are done: an exhaustive run can take days.
+fn time_left(done: u64, cases: u64, taken: Duration) -> String {
+    let left = taken.as_secs_f64() / done.max(1) as f64 * cases.saturating_sub(done) as f64;
+    let (number, unit) = match left {
+        s if s < 120.0 => (s, "s"),
+        s if s < 7_200.0 => (s / 60.0, "min"),
+        s if s < 172_800.0 => (s / 3_600.0, "h"),
+        s => (s / 86_400.0, "days"),
+    };
+    format!(
+        "{done} of {cases} cases done, about {number:.0} {unit} left at this rate; --resume FILE goes on with what a run left"
+    )
 }
 
 /// One device's records of each case of a batch; of fewer if the run is cancelled.
@@ -254,4 +275,18 @@ pub fn line(r: &VerifyRecord) -> String {
         out.push_str(&format!("  rerun: {}", r.rerun));
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_left_follows_the_rate() {
+        let left = |done, cases, seconds| time_left(done, cases, Duration::from_secs(seconds));
+        assert!(left(8, 4096, 40).starts_with("8 of 4096 cases done, about 6 h left"), "{}", left(8, 4096, 40));
+        assert!(left(8, 65_536, 80).contains("about 8 days left"));
+        assert!(left(10, 20, 10).contains("about 10 s left") && left(1, 11, 60).contains("about 10 min left"));
+        assert!(left(5, 5, 100).contains("about 0 s left"));
+    }
 }
