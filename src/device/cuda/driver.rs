@@ -400,9 +400,9 @@ impl Drop for Memory {
     fn drop(&mut self) {
         let (ctx, address) = (&self.ctx, self.address);
         match self.origin {
-            // SAFETY: allocated by cuMemHostAlloc, released once; queues keep buffers of unfinished work alive.
             Origin::Host(host) | Origin::Mapped(host) => {
-                ctx.release("cuMemFreeHost", || unsafe { sys::cuMemFreeHost(host) })
+                // SAFETY: allocated by cuMemHostAlloc, released once; queues keep buffers of unfinished work alive.
+                ctx.release("cuMemFreeHost", || unsafe { sys::cuMemFreeHost(host) });
             }
             Origin::Ordered => ctx.release("cuMemFreeAsync", || {
                 // Memory of the pool holds the context, and the context its pool.

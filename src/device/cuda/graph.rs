@@ -93,11 +93,8 @@ impl Graph {
         // Other threads, and other streams of this one, go on as if nothing was recorded.
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream is alive and no recording of it is under way: this ends below, whatever happens.
-        ctx.check(
-            unsafe { sys::cuStreamBeginCapture_v2(stream, mode) },
-            "cuStreamBeginCapture",
-            Code::FeatureUnsupported,
-        )?;
+        let begun = unsafe { sys::cuStreamBeginCapture_v2(stream, mode) };
+        ctx.check(begun, "cuStreamBeginCapture", Code::FeatureUnsupported)?;
         let enqueued = enqueue();
         let mut graph = ptr::null_mut();
         // SAFETY: the recording was begun above; `graph` lives through the call.

@@ -571,11 +571,11 @@ impl WgpuQueue {
         let slot = |m: u64| (m % MARKS as u64) as u32;
         let (from, to) = (slot(first), slot(last));
         // Slots are used in a ring.
-        let parts = if from <= to { vec![from..to + 1] } else { vec![from..MARKS as u32, 0..to + 1] };
+        let parts = if from <= to { [from..to + 1, 0..0] } else { [from..MARKS as u32, 0..to + 1] };
         let mut ticks = vec![0u64; (last - first + 1) as usize];
         self.fetch(bytemuck::cast_slice_mut(&mut ticks), |ops, staging| {
             let (mut src_offset, mut dst_offset) = (0, 0);
-            for slots in parts {
+            for slots in parts.into_iter().filter(|p| !p.is_empty()) {
                 let bytes = 8 * u64::from(slots.end - slots.start);
                 ops.push(Op::Resolve { slots, offset: src_offset });
                 ops.push(Op::Copy { src: resolved.clone(), src_offset, dst: staging.clone(), dst_offset, bytes });
