@@ -4,7 +4,7 @@
 //! branch there. Events are kept in memory up to a limit, behind a few locks that queues hardly share; what finds no room is
 //! counted. Totals count everything.
 //!
-//! What is kept of an event while the program runs is a few numbers ([`Raw`]): texts are looked up, and lists sorted, when
+//! What is kept of an event while the program runs is a few numbers (`Raw`): texts are looked up, and lists sorted, when
 //! somebody asks for the trace.
 
 use std::cell::Cell;
