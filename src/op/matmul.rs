@@ -338,11 +338,11 @@ mod tests {
         assert_eq!(step.params.iter().take(3).map(|p| p.u64()).collect::<Vec<_>>(), [33, 65, 17]);
         assert_eq!((step.params.len(), step.params[7].u64(), step.writes.clone()), (8, 7, vec![false, false, true]));
         let empty = choose(bmm.kernels, &case(DType::F32, &[7, 33, 65, 0]), &info, None).unwrap();
-        assert_eq!(empty.kernel.variant, "tiled128", "{}", empty.reason);
+        assert_eq!(empty.kernel.variant, "tiled64", "{}", empty.reason);
         info.libraries.clear();
         let choice = choose(bmm.kernels, &product, &info, None).unwrap();
         assert!(
-            choice.kernel.variant == "tiled128" && choice.reason.contains("Cublas was not found"),
+            choice.kernel.variant == "tiled64" && choice.reason.contains("Cublas was not found"),
             "{}",
             choice.reason
         );
