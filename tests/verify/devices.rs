@@ -125,9 +125,9 @@ fn watched_kernels_name_the_place_of_an_overrun() {
     if own.devices[0].info().is_software() {
         // Of a vector its last element, too.
         const ROWS: &str = include_str!("../../kernels/opencl/norm_vectors.cl");
-        let from = "j + LANES <= n; j += LANES";
-        let row = ROWS[..ROWS.find(from).unwrap()].matches('\n').count() + 2;
-        let with = changed(ROWS, from, "j + LANES <= n + 1; j += LANES");
+        let from = "\n    for (u64 j = 0; j + LANES <= n; j += LANES";
+        let row = ROWS[..ROWS.find(from).unwrap()].matches('\n').count() + 3;
+        let with = changed(ROWS, from, &from.replace("<= n", "<= n + 1"));
         let mutant = Some(verify::Mutant { replaces: ROWS, with });
         let (_, records) = on(&VerifyConfig { watch: true, mutant, ..one("layernorm/f32/m1,n31/-/uniform") }, &own);
         let text = line(&records[0]);

@@ -3,7 +3,7 @@
 
 use crate::base::record::Record;
 use crate::base::sink::Sink;
-use crate::base::{DeviceClass, DeviceInfo, units};
+use crate::base::{DeviceClass, DeviceInfo};
 use crate::device::telemetry::{Telemetry, Watch};
 use crate::jobs::health;
 
@@ -43,8 +43,8 @@ impl<'t> Cards<'t> {
                 sink.note(&format!("{id}: {why}: results are judged all the same, times would not be"));
             }
             if let Some(r) = told.corrected.filter(|r| r.last > r.first) {
-                let n = units::three(r.last - r.first);
-                sink.note(&format!("{id}: the card's memory has corrected {n} more errors meanwhile"));
+                let n = r.last - r.first;
+                sink.note(&format!("{id}: the card's memory has corrected {n:.0} more errors meanwhile"));
             }
             let record = health::watched(&info, &told);
             if record.verdict == "finding" {
