@@ -71,6 +71,11 @@ fn every_form_tells_the_same_devices() {
     let rows: Vec<&str> = table.lines().filter(|l| l.starts_with('|')).collect();
     assert!(rows.len() > devices.len());
     assert!(rows.iter().all(|l| l.chars().count() <= 100), "the table fits 100 columns:\n{table}");
+    // And so does all that stands around it, but for what has no blanks.
+    for said in [&table, &text(&["devices", "--why"])] {
+        let over = |l: &&str| l.chars().count() > 100 && l.split_whitespace().all(|word| word.chars().count() < 80);
+        assert_eq!(said.lines().find(over), None, "wider than 100 columns");
+    }
     assert!(wide.lines().next().expect("a header").len() > 200, "the wide table has everything:\n{wide}");
 }
 

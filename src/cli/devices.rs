@@ -62,26 +62,28 @@ impl Ctx<'_> {
         if a.line {
             output::data(&report::devices::lines(&rows, found))?;
         } else if a.json.as_deref() != Some("-") {
+            let width = output::width().unwrap_or_else(report::devices::terminal);
             let mut text = match records.first() {
                 Some(Record::Topology(map)) => report::devices::topology(map),
                 _ if a.ops => report::support::op_matrix(&records, 110),
                 _ if a.wide => report::devices::wide(&rows, found),
-                _ => report::devices::table(&rows, found, output::width().unwrap_or_else(report::devices::terminal)),
+                _ => report::devices::table(&rows, found, width),
             };
             if !text.ends_with('\n') && !text.is_empty() {
                 text.push('\n');
             }
-            text.push_str(&report::devices::blas(found));
-            text.extend(known.iter().filter_map(report::trial::unfit).map(|line| line + "\n"));
+            let mut below = report::devices::blas(found);
+            below.extend(known.iter().filter_map(report::trial::unfit).map(|line| line + "\n"));
             if a.why {
-                text.push_str(&report::devices::host(&host));
+                below.push_str(&report::devices::host(&host));
                 for r in &rows {
-                    text.push_str(&report::devices::details(r, found));
+                    below.push_str(&report::devices::details(r, found));
                 }
             }
             if !a.topology {
-                text.push_str(&report::devices::absences(&inventory.absent));
+                below.push_str(&report::devices::absences(&inventory.absent));
             }
+            text.push_str(&report::devices::folded(&below, width));
             output::data(&text)?;
             let software = found.iter().filter(|d| d.is_software()).count();
             if software > 0 && !a.quiet {

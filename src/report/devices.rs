@@ -9,7 +9,7 @@ use crate::base::telemetry::Link;
 use crate::base::topology::{Pair, Topology};
 use crate::base::{Absence, DType, DeviceClass, DeviceInfo, Lang, units};
 
-use super::text::table as plain;
+use super::text::{folded as fold, table as plain};
 
 /// Columns that the table never exceeds.
 pub const WIDTH: u16 = 100;
@@ -17,6 +17,11 @@ pub const WIDTH: u16 = 100;
 /// Columns of the terminal, if it tells.
 pub fn terminal() -> u16 {
     plain(&[]).width().unwrap_or(WIDTH)
+}
+
+/// The lines around a table no wider than the table may be.
+pub fn folded(text: &str, width: u16) -> String {
+    fold(text, width.min(WIDTH))
 }
 
 fn class(c: DeviceClass) -> String {
@@ -51,7 +56,7 @@ pub fn table(rows: &[Hardware], devices: &[DeviceInfo], width: u16) -> String {
     let mut out = format!("{t}\n");
     for r in rows {
         for note in &r.notes {
-            out.push_str(&format!("note: {}: {note}\n", named(r)));
+            out.push_str(&folded(&format!("note: {}: {note}", named(r)), width));
         }
     }
     out

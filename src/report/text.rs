@@ -44,6 +44,32 @@ pub(super) fn table(columns: &[&str]) -> Table {
     t
 }
 
+/// Lines folded to `width` columns. What goes on stands under the text that it goes on from; lines of tables and words without
+/// blanks (paths, for instance) stay whole.
+pub(super) fn folded(text: &str, width: u16) -> String {
+    let mut out = String::new();
+    for line in text.lines() {
+        if line.starts_with('|') || textwrap::core::display_width(line) <= usize::from(width) {
+            out.push_str(line);
+        } else {
+            let hang = " ".repeat(hang(line));
+            let how = textwrap::Options::new(width.into()).subsequent_indent(&hang).break_words(false);
+            out.push_str(&textwrap::fill(line, how));
+        }
+        out.push('\n');
+    }
+    out
+}
+
+/// Where the value of an indented `name   value` or `name: value` begins; four columns in for other lines.
+fn hang(line: &str) -> usize {
+    let text = line.trim_start();
+    let indent = line.len() - text.len();
+    let value = text.find("  ").map(|at| at + text[at..].len() - text[at..].trim_start().len());
+    let value = value.or_else(|| text.find(": ").map(|at| at + 2)).filter(|at| indent > 0 && *at < 20);
+    indent + value.unwrap_or(4)
+}
+
 /// The verdicts of a calibration.
 pub fn thresholds(records: &[CalibrateRecord], width: Option<u16>) -> String {
     let mut t =
@@ -257,4 +283,26 @@ pub fn stress_row(r: &StressRecord) -> String {
         line.push_str(&format!("  rerun: {}", r.rerun));
     }
     line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_folded_under_their_values_and_lose_no_word() {
+        let text = "cuda: not usable: the library was not found\n    next: install the driver, then try it again\n    uid            \
+                    opencl/0 (platform and place in its list)\n| a row of a table stays whole, however wide it is |\nshort\n";
+        let folded = folded(text, 30);
+        let want = "cuda: not usable: the library\n    was not found\n    next: install the driver,\n          then try it again\n    \
+                    uid            opencl/0\n                   (platform\n                   and place\n                   \
+                    in its\n                   list)\n| a row of a table stays whole, however wide it is |\nshort\n";
+        assert_eq!(folded, want);
+        let words = |t: &str| t.split_whitespace().map(String::from).collect::<Vec<_>>();
+        assert_eq!(words(&folded), words(text));
+        // Paths can be copied.
+        let path = format!("    next: see /{}/x", "long".repeat(20));
+        assert!(super::folded(&path, 30).contains(&"long".repeat(20)));
+        assert_eq!(super::folded("", 30), "");
+    }
 }
