@@ -24,6 +24,7 @@ pub enum On {
     Read,
     Build,
     Launch,
+    Mark,
     Wait,
     /// Releases of buffers, counted by their allocation.
     Release,
@@ -375,7 +376,7 @@ impl Queue for FaultyQueue {
         self.inner.launch(launch)
     }
     fn mark(&mut self) -> Result<Mark> {
-        self.alive()?;
+        self.state.meet(On::Mark)?;
         self.inner.mark()
     }
     fn flush(&mut self) -> Result<()> {

@@ -30,7 +30,13 @@ const MARKED: usize = 24;
 /// Kernels whose times are asked for together, where each question is work for the device ...
 const TOGETHER: usize = 16;
 /// ... unless the last question is so long ago that one more costs nothing.
-const QUIET_S: f64 = 0.05;
+const QUIET_S: f64 = 0.1;
+/// Where a mark ends a pass, which takes up to a tenth of a millisecond, one launch in so many seconds has marks.
+const APART_S: f64 = 0.02;
+/// What marks and questions may take of a queue's time: this at first, so that a short program has them all ...
+const CREDIT_S: f64 = 0.005;
+/// ... and this share later.
+const SHARE: f64 = 0.004;
 /// Marks of a queue that are surely remembered ([`Queue::span`] promises 64), less those of one more launch.
 const REMEMBERED: u64 = 60;
 
@@ -41,7 +47,8 @@ enum Spans {
     Host,
     /// By marks around it, asked for when the program has waited.
     Own,
-    /// The same, asked for several at a time: each question is a submission of its own.
+    /// The same of one launch now and then, asked for several at a time: marks end passes, and each question is a submission of
+    /// its own.
     Together,
 }
 
@@ -59,11 +66,12 @@ impl Spans {
         match self {
             Spans::Host => "a launch is done when the call returns: its device time is the host's",
             Spans::Own => {
-                "a launch is timed by marks around it; none of many between two waits, or if it was not waited for"
+                "a launch is timed by marks around it; none of many between two waits, if it was not waited for, or where marks \
+                 would take more than half a percent of the time"
             }
             Spans::Together => {
-                "a launch is timed by marks around it, where the adapter has timestamps between commands; the last few times \
-                 are known when their queue goes"
+                "a launch is timed by marks around it now and then, where the adapter has timestamps between commands; the \
+                 last few times are known when their queue goes"
             }
         }
     }
@@ -169,6 +177,9 @@ impl Device for TracedDevice {
             newest: 0,
             idle: true,
             asked_at: f64::NEG_INFINITY,
+            marked_at: f64::NEG_INFINITY,
+            begun: self.tap.now(),
+            spent: 0.0,
             device_end: 0.0,
             grid: (([0; 3], [0; 3]), 0),
         }))
@@ -233,8 +244,12 @@ struct TracedQueue {
     newest: u64,
     /// Whether everything that was enqueued is known to be done.
     idle: bool,
-    /// When times were last asked for.
+    /// When times were last asked for, and a launch was last given marks.
     asked_at: f64,
+    marked_at: f64,
+    /// When the queue was made, and what marks and questions have taken since.
+    begun: f64,
+    spent: f64,
     /// Where the next kernel stands at the earliest.
     device_end: f64,
     /// The last launch's groups and their number.
@@ -278,8 +293,10 @@ impl TracedQueue {
     /// A mark at this point of the queue. A queue that cannot set one says so at the next call.
     fn place(&mut self) -> Option<Mark> {
         if self.position.is_none() {
+            let at = self.tap.now();
             self.position = self.inner.mark().ok();
             self.newest = self.position.map_or(self.newest, |m| m.0);
+            self.spent += self.tap.now() - at;
         }
         self.position
     }
@@ -301,6 +318,24 @@ impl TracedQueue {
         self.ask(up_to);
     }
 
+    /// Whether a launch may have marks now.
+    fn marks(&mut self) -> bool {
+        if self.spans == Spans::Host || self.waiting.len() + self.run.len() >= MARKED {
+            return false;
+        }
+        // Where the program has set a mark itself one more use of it costs nothing.
+        if self.position.is_some() {
+            return true;
+        }
+        let now = self.tap.now();
+        let afforded = self.spent <= CREDIT_S + SHARE * (now - self.begun);
+        let due = afforded && (self.spans == Spans::Own || now - self.marked_at >= APART_S);
+        if due {
+            self.marked_at = now;
+        }
+        due
+    }
+
     /// Whether the oldest mark that is needed may soon be forgotten.
     fn fades(&self) -> bool {
         self.waiting.first().is_some_and(|t| self.newest.saturating_sub(t.from.0) >= REMEMBERED)
@@ -310,7 +345,9 @@ impl TracedQueue {
         let done = up_to.map_or(self.waiting.len(), |mark| self.waiting.iter().take_while(|t| t.to <= mark).count());
         let mut waiting = std::mem::take(&mut self.waiting);
         let pairs: Pairs = waiting[..done].iter().map(|t| (t.from, t.to)).collect();
+        let at = self.tap.now();
         let spans = self.inner.spans(&pairs);
+        self.spent += self.tap.now() - at;
         for (Timed { raw, .. }, span) in waiting.drain(..done).zip(spans) {
             if let Ok(Span { device: Some(seconds), .. }) = span {
                 self.kernel(raw, seconds);
@@ -398,7 +435,7 @@ impl Queue for TracedQueue {
             return sequence.launches().iter().try_for_each(|l| self.launch(l));
         }
         self.close();
-        let from = self.place().filter(|_| self.spans != Spans::Host && self.waiting.len() < MARKED);
+        let from = if self.marks() { self.place() } else { None };
         let at = self.tap.now();
         let result = self.inner.replay(sequence);
         let seconds = self.tap.now() - at;
@@ -420,13 +457,16 @@ impl Queue for TracedQueue {
         let mut raw = Raw { grid, ..self.tap.raw(Kind::Launch, self.host, 0.0) };
         let alike = |r: &Ran| (r.raw.label, r.raw.grid) == (raw.label, raw.grid);
         let joins = self.run.len() >= SINGLE && self.run.last().is_some_and(|r| alike(r) && r.raw.error.is_none());
-        let marked = self.spans != Spans::Host && self.waiting.len() + self.run.len() < MARKED;
         let mut from = None;
-        if marked && !joins {
-            from = self.place();
-            if let Some(last) = self.run.last_mut().filter(|r| r.from.is_some() && r.to.is_none()) {
-                last.to = from;
+        // The one before is ended here, whether this one has marks or not.
+        let open = self.run.last().is_some_and(|r| r.from.is_some() && r.to.is_none());
+        let wanted = !joins && self.marks() && !(open && self.spans == Spans::Together);
+        if wanted || (open && !joins) {
+            let place = self.place();
+            if let Some(last) = self.run.last_mut().filter(|_| open) {
+                last.to = place;
             }
+            from = place.filter(|_| wanted);
         }
         raw.at = self.tap.now();
         let result = self.inner.launch(launch);
