@@ -111,13 +111,76 @@ fn a_lost_device_replays_nothing() {
     assert_eq!(sequence.replay().unwrap_err().code(), Code::DeviceLost);
 }
 
+/// Managed memory holds what was written from either side, wherever it is sent, and is counted until the last use of it has ended.
+#[test]
+fn memory_that_moves_holds_what_was_written() {
+    use gpuctl::device::{Advice, Place};
+    const N: usize = 300_001;
+    for id in everywhere() {
+        let engine = there(&id);
+        let target = engine.on(&id).unwrap();
+        let listed = target.info().facts.memory_kinds.iter().any(|k| k == "managed");
+        let Some(before) = target.managed() else {
+            assert!(!listed, "{id}");
+            continue;
+        };
+        assert!(listed && before.bytes == 0 && before.limit > 0 && !before.oversubscribed, "{id}: {before:?}");
+        let mut x = target.zeros::<f32>(&[N as u64], MemoryKind::Managed).unwrap();
+        assert!((4 * N as u64..4 * N as u64 + 256).contains(&target.managed().unwrap().bytes), "{id}");
+        let mut last = None;
+        for (round, to) in [Place::Device, Place::Host, Place::Device].into_iter().enumerate() {
+            let data = numbers(N, |i| i as f32);
+            let data: Vec<f32> = data.iter().map(|v| v + round as f32).collect();
+            x.overwrite(&data).unwrap();
+            x.prefetch(to).unwrap();
+            assert_eq!(x.location().unwrap(), Some(to), "{id}");
+            let y = target.run("neg", &[&x], &Attrs::new()).unwrap().remove(0).typed::<f32>().unwrap();
+            assert!(y.to_vec().unwrap().iter().zip(&data).all(|(y, x)| *y == -x), "{id} {to:?}");
+            assert!(x.to_vec().unwrap() == data, "{id} {to:?}");
+            // A part of it: an operand that begins inside.
+            let part = x.view(1024..2048).unwrap();
+            let y = target.run("neg", &[&part], &Attrs::new()).unwrap().remove(0).typed::<f32>().unwrap();
+            assert_eq!(y.to_vec().unwrap()[7], -data[1031], "{id}");
+            last = Some(target.run("neg", &[&x], &Attrs::new()).unwrap());
+        }
+        match x.advise(Advice::ReadMostly(true)) {
+            Ok(()) => assert!(id.starts_with("cuda"), "{id}"),
+            Err(e) => assert!(e.code() == Code::FeatureUnsupported && e.detail().contains("advice"), "{id}: {e}"),
+        }
+        let plain = target.zeros::<f32>(&[4], MemoryKind::Device).unwrap();
+        for e in [plain.prefetch(Place::Host).unwrap_err(), plain.location().unwrap_err()] {
+            assert!(e.code() == Code::FeatureUnsupported && e.detail().contains("managed"), "{id}: {e}");
+        }
+        drop(x);
+        assert_eq!(last.unwrap()[0].clone().typed::<f32>().unwrap().to_vec().unwrap()[5], -7.0, "{id}");
+        assert_eq!(target.managed().unwrap().bytes, 0, "{id}: given back");
+        target.oversubscribe().unwrap();
+        assert!(target.managed().unwrap().oversubscribed, "{id}");
+    }
+}
+
+/// More managed memory than the device has is refused unless a program asks for it.
+#[test]
+fn managed_memory_ends_with_the_devices() {
+    for id in everywhere() {
+        let engine = there(&id);
+        let target = engine.on(&id).unwrap();
+        let Some(use_) = target.managed() else { continue };
+        let e = target.zeros::<f32>(&[use_.limit / 4 + 64], MemoryKind::Managed).unwrap_err();
+        assert_eq!((e.code(), target.managed().unwrap().bytes), (Code::AllocTooLarge, 0), "{id}: {e}");
+    }
+}
+
 /// What only managed memory has is refused elsewhere, with the reason.
 #[test]
 fn memory_that_stays_is_not_moved() {
     use gpuctl::device::{Advice, Place};
-    for id in everywhere().into_iter().filter(|id| !id.starts_with("cuda")) {
+    for id in everywhere() {
         let engine = there(&id);
         let target = engine.on(&id).unwrap();
+        if target.managed().is_some() {
+            continue;
+        }
         let x = target.zeros::<f32>(&[4], MemoryKind::Device).unwrap();
         let refused = [
             x.prefetch(Place::Device).unwrap_err(),

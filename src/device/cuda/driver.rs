@@ -18,9 +18,9 @@ use cudarc::driver::sys::{self, CUresult};
 
 use crate::base::api::Api;
 use crate::base::{Code, Error, Result};
+use crate::device::managed::Managed;
 use crate::device::{Kind, Ledger, Ticket};
 
-use super::moves::Managed;
 use super::ordered::Ordered;
 
 /// Functions of the driver that gpuctl calls. All are in CUDA 11.0 and later.

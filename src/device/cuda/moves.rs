@@ -5,12 +5,11 @@
 
 use std::ffi::c_int;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use cudarc::driver::sys::{self, CUmem_advise as A, CUresult};
 
 use crate::base::{Code, Error, Result};
-use crate::device::{Advice, Block, Buffer, DEADLINE, ManagedUse, Pitch, Place, rows};
+use crate::device::{Advice, Block, Buffer, DEADLINE, Pitch, Place, rows};
 
 use super::driver::{Context, Memory, has_symbol};
 use super::queue::CudaQueue;
@@ -248,46 +247,6 @@ impl CudaQueue {
             p if p == self.ctx.device() => Some(Place::Device),
             _ => None,
         })
-    }
-}
-
-/// How much managed memory is in use, and may be.
-#[derive(Default)]
-pub(super) struct Managed {
-    bytes: AtomicU64,
-    lifted: AtomicBool,
-}
-
-impl Managed {
-    /// Enters so many bytes, unless they are more than `limit` together.
-    pub(super) fn enter(&self, bytes: u64, limit: u64) -> Result<()> {
-        let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        if before.saturating_add(bytes) <= limit || self.lifted.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        self.leave(bytes);
-        let why = format!(
-            "{bytes} bytes of managed memory beside {before} are more than the device's {limit}; a program may ask for that \
-             (Target::oversubscribe)"
-        );
-        Err(Error::new(Code::AllocTooLarge, why))
-    }
-
-    pub(super) fn leave(&self, bytes: u64) {
-        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
-    }
-
-    /// From now on there may be more than the device has.
-    pub(super) fn lift(&self) {
-        self.lifted.store(true, Ordering::Relaxed);
-    }
-
-    pub(super) fn is_lifted(&self) -> bool {
-        self.lifted.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn now(&self, limit: u64) -> ManagedUse {
-        ManagedUse { bytes: self.bytes.load(Ordering::Relaxed), limit, oversubscribed: self.is_lifted() }
     }
 }
 

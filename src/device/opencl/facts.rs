@@ -5,6 +5,7 @@ use opencl3::device::{CL_DEVICE_PCI_BUS_INFO_KHR, CL_DEVICE_TYPE, CL_DEVICE_TYPE
 use crate::base::DType;
 use crate::base::facts::Facts;
 
+use super::svm;
 use super::sys::{self, Raw};
 
 // Of extensions that opencl3 has no names for: cl_nv_device_attribute_query, cl_amd_device_attribute_query,
@@ -27,12 +28,14 @@ pub(super) fn facts(device: Raw, extensions: &[&str], dtypes: &[DType]) -> Facts
     };
     let mut atomics = vec!["i32 add".to_string()];
     atomics.extend(has("cl_khr_int64_base_atomics").then(|| "i64 add".into()));
+    let mut kinds = vec!["device".to_string(), "mapped".into()];
+    kinds.extend(svm::has(device).then(|| "managed".into()));
     Facts {
         uuid: uuid(device, extensions),
         pci: pci(device, extensions),
         arithmetic: dtypes.iter().copied().filter(computes).collect(),
         atomics,
-        memory_kinds: vec!["device".into(), "mapped".into()],
+        memory_kinds: kinds,
         subgroup: subgroup(device, extensions),
         ..Facts::default()
     }

@@ -9,6 +9,7 @@ mod drivers;
 mod facts;
 mod probe;
 mod queue;
+mod svm;
 mod sys;
 
 #[cfg(test)]
@@ -29,9 +30,10 @@ use opencl3::program::{
 };
 
 use crate::base::{Clock, Code, DeviceInfo, Error, RealClock, Result, rng};
+use crate::device::managed::Managed;
 use crate::device::{
-    Buffer, BuildStats, Device, Health, Kind, Ledger, MemoryKind, MemoryState, Program, Queue, Source, next_serial,
-    no_memory_kind,
+    Buffer, BuildStats, Device, Health, Kind, Ledger, ManagedUse, MemoryKind, MemoryState, Program, Queue, Source,
+    next_serial, no_memory_kind,
 };
 use crate::kernel::source::Text;
 
@@ -61,11 +63,18 @@ struct Shared {
     clock: Arc<dyn Clock>,
     /// Offsets of sub-buffers must be multiples of this many bytes.
     align: u64,
+    /// Bytes of live managed buffers.
+    managed: Arc<Managed>,
     /// Why the device is lost, once it is.
     lost: Mutex<Option<String>>,
 }
 
 impl Shared {
+    /// Bytes that managed buffers may have together.
+    fn limit(&self) -> u64 {
+        self.info.memory_bytes.unwrap_or(self.info.max_alloc_bytes)
+    }
+
     /// A failed call as an error; remembers a lost device.
     fn fail(&self, call: &str, status: i32, otherwise: Code) -> Error {
         let e = sys::error(call, status, otherwise);
@@ -83,8 +92,17 @@ struct OpenclDevice(Arc<Shared>);
 /// The backend's buffer.
 struct ClBuffer {
     mem: Handle,
+    host: Host,
+}
+
+/// How the host reaches a buffer.
+enum Host {
+    /// The driver copies.
+    Copied,
     /// Host memory of the driver's that both sides address; the host's side of it is reached by mapping.
-    mapped: bool,
+    Mapped,
+    /// Memory that moves, the same.
+    Shared(svm::Sent),
 }
 
 /// The backend's program: one entry point.
@@ -109,6 +127,7 @@ impl OpenclDevice {
             ledger,
             clock: Arc::new(RealClock::new()),
             align: (sys::device_number(device.0, CL_DEVICE_MEM_BASE_ADDR_ALIGN).unwrap_or(0) / 8).max(16),
+            managed: Arc::default(),
             lost: Mutex::new(None),
         })))
     }
@@ -202,19 +221,19 @@ impl Device for OpenclDevice {
 
     fn alloc(&self, bytes: u64, kind: MemoryKind) -> Result<Buffer> {
         let s = &self.0;
-        let (mapped, counted) = match kind {
-            MemoryKind::Device => (false, Kind::Buffer),
-            MemoryKind::Mapped => (true, Kind::Pinned),
+        let counted = match kind {
+            MemoryKind::Device | MemoryKind::Managed => Kind::Buffer,
+            MemoryKind::Mapped => Kind::Pinned,
             MemoryKind::Pinned => {
                 let why =
                     "OpenCL does not say whether host memory is page-locked; Mapped is what the driver allocates there";
                 return Err(no_memory_kind(kind, why).device(&s.info.id));
             }
-            MemoryKind::Managed => {
-                let why = "kernels take buffers, and OpenCL 1.2 has none that migrate by themselves";
-                return Err(no_memory_kind(kind, why).device(&s.info.id));
-            }
         };
+        if kind == MemoryKind::Managed && !svm::has(s.device.0) {
+            let why = "CL_DEVICE_SVM_CAPABILITIES has no CL_DEVICE_SVM_COARSE_GRAIN_BUFFER";
+            return Err(no_memory_kind(kind, why).device(&s.info.id));
+        }
         let limit = s.info.max_alloc_bytes;
         // Drivers refuse empty buffers; 16 bytes are the unit in which operands are padded.
         let size = bytes.max(1).checked_next_multiple_of(16).filter(|size| *size <= limit);
@@ -222,11 +241,18 @@ impl Device for OpenclDevice {
             let why = format!("{bytes} bytes asked, CL_DEVICE_MAX_MEM_ALLOC_SIZE is {limit}");
             return Err(Error::new(Code::AllocTooLarge, why).device(&s.info.id));
         };
-        let flags = CL_MEM_READ_WRITE | if mapped { CL_MEM_ALLOC_HOST_PTR } else { 0 };
+        if kind == MemoryKind::Managed {
+            return Ok(Buffer::new(svm::alloc(s, size)?, bytes, s.serial, s.ledger.enter(counted, bytes)));
+        }
+        let (host, more) = match kind {
+            MemoryKind::Mapped => (Host::Mapped, CL_MEM_ALLOC_HOST_PTR),
+            _ => (Host::Copied, 0),
+        };
+        let flags = CL_MEM_READ_WRITE | more;
         // SAFETY: no host pointer is given, so the flags have no further requirement; the context is alive.
         let raw = unsafe { create_buffer(s.context.raw(), flags, size, std::ptr::null_mut()) }
             .map_err(|status| s.fail(&format!("clCreateBuffer of {size} bytes"), status, Code::OutOfDeviceMemory))?;
-        let buffer = ClBuffer { mem: Handle::new(raw, "buffer", release_mem_object, &s.ledger), mapped };
+        let buffer = ClBuffer { mem: Handle::new(raw, "buffer", release_mem_object, &s.ledger), host };
         Ok(Buffer::new(buffer, bytes, s.serial, s.ledger.enter(counted, bytes)))
     }
 
@@ -269,6 +295,19 @@ impl Device for OpenclDevice {
             .map_err(|status| s.fail("clCreateCommandQueue", status, Code::LaunchFailed))?;
         let handle = Handle::new(raw, "queue", release_command_queue, &s.ledger);
         Ok(Box::new(OpenclQueue::new(Arc::clone(s), handle)))
+    }
+
+    fn managed(&self) -> Option<ManagedUse> {
+        let s = &self.0;
+        svm::has(s.device.0).then(|| s.managed.now(s.limit()))
+    }
+
+    fn oversubscribe(&self) -> bool {
+        let has = svm::has(self.0.device.0);
+        if has {
+            self.0.managed.lift();
+        }
+        has
     }
 
     fn health(&self) -> Health {

@@ -27,11 +27,13 @@ use opencl3::memory::{
 use opencl3::types::{CL_BLOCKING, cl_event, cl_map_flags};
 
 use crate::base::{Code, Error, Result};
-use crate::device::{Block, Buffer, DEADLINE, Kind, Launch, Mark, Pitch, Queue, Slice, Span, Ticket, Waited, rows};
+use crate::device::{
+    Advice, Block, Buffer, DEADLINE, Kind, Launch, Mark, Pitch, Place, Queue, Slice, Span, Ticket, Waited, rows,
+};
 use crate::kernel::Param;
 
 use super::sys::{Handle, Raw};
-use super::{ClBuffer, ClProgram, Shared};
+use super::{ClBuffer, ClProgram, Host, Shared};
 
 /// Marks that are remembered.
 const MARKS: usize = 64;
@@ -59,8 +61,8 @@ struct Stamp {
 
 /// One queue of a device.
 pub(super) struct OpenclQueue {
-    shared: Arc<Shared>,
-    queue: Handle,
+    pub(super) shared: Arc<Shared>,
+    pub(super) queue: Handle,
     last: Option<Arc<Event>>,
     marks: VecDeque<Stamp>,
     /// Number of the first mark in `marks`.
@@ -81,11 +83,16 @@ impl OpenclQueue {
 
     /// Whether the host's side of a buffer is reached by mapping it.
     fn is_mapped(&self, buffer: &Buffer) -> Result<bool> {
-        Ok(buffer.raw::<ClBuffer>(self.shared.serial)?.mapped)
+        Ok(!matches!(buffer.raw::<ClBuffer>(self.shared.serial)?.host, Host::Copied))
     }
 
     /// Takes over the event of a command that was just enqueued.
-    fn enqueued(&mut self, call: &str, event: std::result::Result<cl_event, i32>, otherwise: Code) -> Result<()> {
+    pub(super) fn enqueued(
+        &mut self,
+        call: &str,
+        event: std::result::Result<cl_event, i32>,
+        otherwise: Code,
+    ) -> Result<()> {
         let raw = event.map_err(|status| self.shared.fail(call, status, otherwise))?;
         let ledger = &self.shared.ledger;
         let event = Arc::new(Event {
@@ -433,6 +440,18 @@ impl Queue for OpenclQueue {
             )
         };
         self.enqueued("clEnqueueCopyBufferRect", event, Code::TransferFailed)
+    }
+
+    fn prefetch(&mut self, buffer: &Buffer, to: Place) -> Result<()> {
+        self.sent(buffer, to)
+    }
+
+    fn advise(&mut self, buffer: &Buffer, _: Advice) -> Result<()> {
+        self.advised(buffer)
+    }
+
+    fn location(&mut self, buffer: &Buffer) -> Result<Option<Place>> {
+        self.place_of(buffer)
     }
 
     fn fill(&mut self, dst: &Buffer, offset: u64, bytes: u64, value: u8) -> Result<()> {

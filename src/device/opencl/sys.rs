@@ -19,6 +19,8 @@ pub(super) type Raw = *mut c_void;
 
 /// Loads `libOpenCL` failed (cl3's own code).
 pub(super) const NOT_LOADED: i32 = -2000;
+/// The loaded library lacks the function (cl3's own code).
+pub(super) const NO_FUNCTION: i32 = -2001;
 /// The loader found no driver (`cl_khr_icd`).
 pub(super) const NO_PLATFORM: i32 = -1001;
 
