@@ -379,3 +379,59 @@ pub fn batchnorm_infer(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Pla
         ..channels(case, ["batchnorm_infer", "batchnorm_infer_runs"], total, info)?
     }))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::Exact;
+    use crate::base::exact::ulp;
+    use crate::base::rng::Philox;
+
+    /// The kernel's steps on one number, with products rounded and not (compilers may do either).
+    macro_rules! tame {
+        ($name:ident, $t:ty, $bits:ty) => {
+            fn $name(v: $t, fused: bool) -> $t {
+                let dtype = if size_of::<$t>() == 4 { DType::F32 } else { DType::F64 };
+                let defines = exponential(dtype);
+                let of = |name: &str| defines.iter().find(|(n, _)| n == name).unwrap().1.replace(['f', '{', '}'], "");
+                let one = |name: &str| of(name).parse::<$t>().unwrap();
+                let terms: Vec<$t> = of("POLYNOMIAL").split(',').map(|t| t.trim().parse().unwrap()).collect();
+                assert_eq!(terms.len(), of("DEGREE").parse::<usize>().unwrap() + 1);
+                let madd = |a: $t, b: $t, c: $t| if fused { a.mul_add(b, c) } else { a * b + c };
+                let t = madd(v, one("LOG2_E"), one("ROUNDER"));
+                let k = t - one("ROUNDER");
+                let r = madd(-k, one("LN2_LOW"), madd(-k, one("LN2_HIGH"), v));
+                let p = terms.iter().rev().copied().reduce(|p, term| madd(p, r, term)).unwrap();
+                let exponent: u32 = of("EXPONENT").parse().unwrap();
+                let one: $t = 1.0;
+                p * <$t>::from_bits(one.to_bits().wrapping_add(t.to_bits() << exponent))
+            }
+        };
+    }
+    tame!(tame32, f32, u32);
+    tame!(tame64, f64, u64);
+
+    /// OpenCL's limit for exp, by which softmax is judged, is 3 ulp.
+    #[test]
+    fn the_own_exponential_is_within_two_ulps() {
+        let rng = Philox::new(9);
+        for fused in [false, true] {
+            let (mut worst32, mut worst64) = (0f64, 0f64);
+            for i in 0..20_000u64 {
+                // Logarithmic and even, so that numbers near 0 and near LEAST are among them.
+                let u = rng.unit(0, i);
+                let x = if i % 2 == 0 { -87.0 * u } else { -87.0 * 2f64.powf(-30.0 * u) };
+                let x32 = x as f32;
+                let want = Exact::f(x32.into()).exp();
+                let far = Exact::f(tame32(x32, fused).into()).add(want.neg()).abs_f64();
+                worst32 = worst32.max(far / ulp(DType::F32, want.to_f64()));
+                let x64 = x * 8.1;
+                let want = Exact::f(x64).exp();
+                let far = Exact::f(tame64(x64, fused)).add(want.neg()).abs_f64();
+                worst64 = worst64.max(far / ulp(DType::F64, want.to_f64()));
+            }
+            assert!((0.5..2.0).contains(&worst32) && (0.5..2.0).contains(&worst64), "{worst32} {worst64} {fused}");
+        }
+        assert_eq!((tame32(0.0, false), tame64(0.0, true)), (1.0, 1.0));
+    }
+}

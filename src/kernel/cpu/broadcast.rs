@@ -11,7 +11,7 @@ use super::elementwise::{LOOK, aligned};
 use super::lanes::both;
 use super::math::Real;
 use super::number::{Element, Number, with_element};
-use super::simd::{Isa, Job, Style, Textbook, dispatch};
+use super::simd::{Isa, Job, Style, Textbook, dispatch, past};
 use super::whole::Whole;
 use super::{Call, CpuCtx, NativeArgs};
 
@@ -306,8 +306,11 @@ impl Space {
         let chunk = CpuCtx::chunk(self.n, parts, if self.n == row { 1024 } else { row });
         let isa = ctx.isa;
         if self.n == row && a.strides[3] == 1 && b.strides[3] == 1 {
-            let (f, a, b) = (self.f, a.bytes, b.bytes);
-            ctx.split(y, chunk * self.size, |at, y| f(isa, &a[at..at + y.len()], &b[at..at + y.len()], y));
+            let (f, a, b, far) = (self.f, a.bytes, b.bytes, past::is_far(isa, y.len()));
+            ctx.split(y, chunk * self.size, |at, y| {
+                let f = |at: usize, y: &mut [u8]| f(isa, &a[at..at + y.len()], &b[at..at + y.len()], y);
+                if far { past::fill(isa, y, |from, y| f(at + from, y)) } else { f(at, y) }
+            });
             return Ok(());
         }
         ctx.split(y, chunk * self.size, |at, y| {

@@ -6,7 +6,7 @@ use crate::base::{Code, DType, Error, Result};
 
 use super::lanes::each;
 use super::math::Real;
-use super::simd::{Job, Style, Textbook, dispatch};
+use super::simd::{Isa, Job, Style, Textbook, dispatch, past};
 use super::whole::Whole;
 use super::{Call, CpuCtx, NativeArgs};
 
@@ -94,7 +94,8 @@ pub fn unary<U: Unary>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call)
         ctx,
         args,
         call,
-        U::WORK,
+        // Where blocks are looked at as a whole, they must not depend on where memory begins.
+        (U::WORK, !U::LEAVES_OUT),
         move |x, y| dispatch(isa, Map { x, y, f: std::marker::PhantomData::<U> }),
         move |x, y| {
             dispatch(isa, Map { x, y, f: std::marker::PhantomData::<U> });
@@ -109,7 +110,7 @@ pub fn unary_naive<U: Unary>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: 
         &one,
         args,
         call,
-        U::WORK,
+        (U::WORK, false),
         |x, y| Map { x, y, f: std::marker::PhantomData::<U> }.run::<Textbook>(),
         |x, y| Map { x, y, f: std::marker::PhantomData::<U> }.run::<Textbook>(),
     )
@@ -119,27 +120,38 @@ fn unary_with(
     ctx: &CpuCtx<'_>,
     args: &mut NativeArgs<'_>,
     call: &Call,
-    work: usize,
+    (work, past): (usize, bool),
     f32s: impl Fn(&[f32], &mut [f32]) + Sync,
     f64s: impl Fn(&[f64], &mut [f64]) + Sync,
 ) -> Result<()> {
     let n = call.size(0);
+    let far = past && past::is_far(ctx.isa, n * call.dtype.size() as usize);
+    let isa = far.then_some(ctx.isa);
     let parts = ctx.parts_for_bytes(n * (2 * call.dtype.size() as usize + work));
     let chunk = CpuCtx::chunk(n, parts, 1024);
     match call.dtype {
         DType::F32 => {
             let (x, y) = (args.input::<f32>(0, n)?, args.output::<f32>(0, n)?);
-            ctx.split(y, chunk, |at, y| f32s(&x[at..at + y.len()], y));
+            ctx.split(y, chunk, |at, y| filled(isa, &x[at..at + y.len()], y, &f32s));
         }
         DType::F64 => {
             let (x, y) = (args.input::<f64>(0, n)?, args.output::<f64>(0, n)?);
-            ctx.split(y, chunk, |at, y| f64s(&x[at..at + y.len()], y));
+            ctx.split(y, chunk, |at, y| filled(isa, &x[at..at + y.len()], y, &f64s));
         }
         DType::F16 => through_f32::<half::f16>(ctx, args, n, chunk, f32s)?,
         DType::BF16 => through_f32::<half::bf16>(ctx, args, n, chunk, f32s)?,
         _ => return Err(call.no_dtype()),
     }
     Ok(())
+}
+
+/// y = f(x), past the caches with this instruction set.
+fn filled<R: Real>(past: Option<Isa>, x: &[R], y: &mut [R], f: &impl Fn(&[R], &mut [R])) {
+    let Some(isa) = past else { return f(x, y) };
+    let size = size_of::<R>();
+    past::fill(isa, bytemuck::cast_slice_mut(y), |at, y| {
+        f(&x[at / size..(at + y.len()) / size], bytemuck::cast_slice_mut(y))
+    });
 }
 
 fn through_f32<H>(

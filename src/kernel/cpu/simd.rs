@@ -1,10 +1,11 @@
 //! Instruction sets: one generic body compiled three times, chosen at run time.
 //!
-//! All unsafe code of the CPU kernels is here, in [`tile`] and in [`routine`]: entering a function compiled for an instruction set
-//! that was detected, the registers of such a set, and handing checked pointers to the `gemm` crates.
+//! All unsafe code of the CPU kernels is here and in the modules below: entering a function compiled for an instruction set that was
+//! detected, the registers of such a set, stores past the caches, and handing checked pointers to the `gemm` crates.
 
 #![allow(unsafe_code)]
 
+pub(super) mod past;
 pub mod routine;
 pub mod sweep;
 pub mod tile;

@@ -6,7 +6,7 @@ use crate::base::{DType, Result};
 
 use super::lanes::{both, onto};
 use super::math::Real;
-use super::simd::{Job, Style, Textbook, dispatch};
+use super::simd::{Job, Style, Textbook, dispatch, past};
 use super::{Call, CpuCtx, NativeArgs};
 
 /// y += alpha·x.
@@ -165,9 +165,19 @@ fn triad_with(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call, textbook
         let (n, alpha) = (call.size(0), R::of(call.scalar(1)));
         let (a, b, y) = (args.input::<R>(0, n)?, args.input::<R>(1, n)?, args.output::<R>(0, n)?);
         let parts = ctx.parts_for_bytes(3 * size_of_val(a));
+        let (size, far) = (size_of::<R>(), !textbook && past::is_far(ctx.isa, size_of_val(a)));
         ctx.split(y, CpuCtx::chunk(n, parts, 1024), |at, y| {
-            let range = at..at + y.len();
-            go(ctx, textbook, Triad { a: &a[range.clone()], b: &b[range], y, alpha });
+            let part = |at: usize, y: &mut [R]| {
+                let range = at..at + y.len();
+                go(ctx, textbook, Triad { a: &a[range.clone()], b: &b[range], y, alpha });
+            };
+            if far {
+                past::fill(ctx.isa, bytemuck::cast_slice_mut(y), |from, y| {
+                    part(at + from / size, bytemuck::cast_slice_mut(y))
+                });
+            } else {
+                part(at, y);
+            }
         });
         Ok(())
     }
