@@ -265,15 +265,14 @@ fn brute_force(
 }
 
 /// The adaptive search against a dense sweep with an interval that is as narrow; both count what they time in the sampler.
-/// Where waves and tiles make the ratio ripple, the search's interval is as wide as the ripple, a dense sweep with so wide
-/// steps is cheap, and less is saved.
+/// In bmm the CPU's ratio bends at the crossing, and a parabola misses the sizes around it.
 #[test]
 fn the_search_finds_what_a_dense_sweep_finds_with_a_twentieth_of_the_calls() {
-    for (preset, name, range, least) in [
-        ("h200", "add", (1 << 17, 1 << 20), 20.0),
-        ("h200", "softmax", (1 << 18, 1 << 20), 20.0),
-        ("textbook", "exp", (1 << 14, 1 << 18), 20.0),
-        ("h200", "bmm", (16, 1024), 5.0),
+    for (preset, name, range) in [
+        ("h200", "add", (1 << 17, 1 << 20)),
+        ("h200", "softmax", (1 << 18, 1 << 20)),
+        ("textbook", "exp", (1 << 14, 1 << 18)),
+        ("h200", "bmm", (16, 1024)),
     ] {
         let op = find(name).unwrap();
         let spec = sim::spec(preset).unwrap();
@@ -302,6 +301,6 @@ fn the_search_finds_what_a_dense_sweep_finds_with_a_twentieth_of_the_calls() {
             found.crossing,
         );
         assert!(ci[0] <= dense[1] && dense[0] <= ci[1], "{preset} {name}: {ci:?} and {dense:?}");
-        assert!(economy >= least, "{preset} {name}: {economy}");
+        assert!(economy >= 20.0, "{preset} {name}: {economy}");
     }
 }

@@ -28,6 +28,7 @@ mod gpu;
 pub mod judge;
 mod launch;
 mod lease;
+mod migrating;
 mod operand;
 mod pinned;
 pub mod place;

@@ -6,13 +6,12 @@
 //! within them. Around the crossing a parabola in the logarithm of the size is fitted to the means; the interval holds the
 //! sizes at which its own interval contains 1 (Fieller 1954). Where the parabola misses the means by more than their noise
 //! (tiles, waves, caches), the misses are the error, and the interval is that of a single size: the last of several changes
-//! of the winner lies within the ripple.
+//! of the winner lies within the ripple. A wide interval is halved then, size by size, each judged by its own interval.
 //!
 //! [`next`] says what to measure from what there is, so a calibration can be interrupted, continued and repeated.
 
-use statrs::distribution::{ContinuousCDF, FisherSnedecor, StudentsT};
-
-use crate::base::stats::{inverse, median};
+use super::parabola::{Fit, Found, Table, mean};
+use crate::base::stats::median;
 
 /// A size with what the first processes measured there.
 #[derive(Clone, Debug, PartialEq)]
@@ -95,157 +94,18 @@ pub enum Outcome {
 
 /// First sizes around a crossing.
 const FIRST_SIZES: usize = 7;
+/// So many times the noise's variance is a bend that is looked at closely.
+const CLEAR: f64 = 30.0;
+/// So close are sizes beside a bend looked at, in the logarithm.
+const CLOSE: f64 = 0.01;
+/// So many times its interval's half off 1 a size is likely to be sure.
+const SURELY: f64 = 1.5;
+/// And so many more than around other crossings.
+const MORE_SIZES: usize = 7;
 /// Half of the first window, as a factor.
 const HALF: f64 = 1.5;
 /// How far below a crossing a sure win of the device counts as ripple of it (tiles and waves make steps).
 const RIPPLE: f64 = 2.0;
-
-fn mean(values: impl Iterator<Item = f64>) -> f64 {
-    let (n, sum) = values.fold((0.0, 0.0), |(n, s), v| (n + 1.0, s + v));
-    sum / n
-}
-
-/// A variance and its degrees of freedom.
-#[derive(Clone, Copy, Debug)]
-struct Variance {
-    size: f64,
-    freedom: f64,
-}
-
-/// Half of the 95 % interval of a number with these two independent errors (Satterthwaite 1946 for the freedom).
-fn half_width(a: Variance, b: Variance) -> f64 {
-    let of = |v: Variance| if v.freedom > 0.0 { v.size * v.size / v.freedom } else { 0.0 };
-    let (sum, d) = (a.size + b.size, of(a) + of(b));
-    if sum <= 0.0 {
-        return 0.0;
-    }
-    let freedom = if d > 0.0 { (sum * sum / d).clamp(1.0, 1e6) } else { 1e6 };
-    StudentsT::new(0.0, 1.0, freedom).map_or(f64::INFINITY, |t| t.inverse_cdf(0.975) * sum.sqrt())
-}
-
-/// Sizes measured in the same processes: means by size, and what their errors are.
-#[derive(Debug)]
-struct Table {
-    /// Logarithms of the sizes.
-    x: Vec<f64>,
-    /// Means over the processes.
-    y: Vec<f64>,
-    /// Offset of each process.
-    offsets: Vec<f64>,
-    /// Of the mean of all numbers.
-    common: Variance,
-    /// Of a size's mean apart from that.
-    own: Variance,
-}
-
-impl Table {
-    /// Looks in at least `processes` processes, of which the first so many count. `None` for fewer than two of either.
-    fn of<'a>(looks: impl Iterator<Item = &'a Look>, processes: usize) -> Option<Table> {
-        let looks: Vec<&Look> = looks.filter(|l| l.logs.len() >= processes).collect();
-        if looks.len() < 2 || processes < 2 {
-            return None;
-        }
-        let (n, p) = (looks.len() as f64, processes as f64);
-        let y: Vec<f64> = looks.iter().map(|l| mean(l.logs[..processes].iter().copied())).collect();
-        let all = mean(y.iter().copied());
-        let offsets: Vec<f64> = (0..processes).map(|i| mean(looks.iter().map(|l| l.logs[i])) - all).collect();
-        let squares: f64 = looks
-            .iter()
-            .zip(&y)
-            .flat_map(|(l, y)| l.logs[..processes].iter().zip(&offsets).map(move |(v, o)| (v - y - o).powi(2)))
-            .sum();
-        let freedom = (p - 1.0) * (n - 1.0);
-        Some(Table {
-            x: looks.iter().map(|l| (l.size as f64).ln()).collect(),
-            y,
-            common: Variance { size: offsets.iter().map(|o| o * o).sum::<f64>() / (p - 1.0) / p, freedom: p - 1.0 },
-            offsets,
-            own: Variance { size: squares / freedom / p, freedom },
-        })
-    }
-
-    /// The share of a size's own error that the mean of all does not hold already.
-    fn apart(&self) -> f64 {
-        1.0 - 1.0 / self.x.len() as f64
-    }
-
-    /// Half of the interval of a size measured in `processes` processes, the others' offsets taken off.
-    fn half(&self, processes: usize) -> f64 {
-        let more = self.offsets.len() as f64 / processes.clamp(1, self.offsets.len()) as f64;
-        half_width(self.common, Variance { size: self.own.size * self.apart() * more, ..self.own })
-    }
-}
-
-/// A polynomial through the means of a table.
-#[derive(Debug)]
-struct Fit<'a> {
-    table: &'a Table,
-    centre: f64,
-    scale: f64,
-    coefficients: Vec<f64>,
-    inverse: Vec<Vec<f64>>,
-    own: Variance,
-    /// 1 where the parabola misses the means: then a single size may lie as far off it.
-    ripple: f64,
-}
-
-impl<'a> Fit<'a> {
-    /// A parabola, or less where there are too few sizes to check one.
-    fn of(table: &'a Table) -> Option<Fit<'a>> {
-        let n = table.x.len();
-        let terms = 3.min(n - 1);
-        let (low, high) = (table.x[0], table.x[n - 1]);
-        let mut fit = Fit {
-            table,
-            centre: (low + high) / 2.0,
-            scale: ((high - low) / 2.0).max(f64::MIN_POSITIVE),
-            coefficients: vec![0.0; terms],
-            inverse: Vec::new(),
-            own: table.own,
-            ripple: 0.0,
-        };
-        let rows: Vec<Vec<f64>> = table.x.iter().map(|x| fit.powers(*x)).collect();
-        let sum = |i: usize, j: usize| rows.iter().map(|r| r[i] * r[j]).sum::<f64>();
-        let normal: Vec<Vec<f64>> = (0..terms).map(|i| (0..terms).map(|j| sum(i, j)).collect()).collect();
-        fit.inverse = inverse(normal)?;
-        let right: Vec<f64> = (0..terms).map(|i| rows.iter().zip(&table.y).map(|(r, y)| r[i] * y).sum()).collect();
-        fit.coefficients = fit.inverse.iter().map(|row| row.iter().zip(&right).map(|(a, b)| a * b).sum()).collect();
-        let misses: f64 = table.x.iter().zip(&table.y).map(|(x, y)| (y - fit.value(*x)).powi(2)).sum();
-        if n > terms {
-            let freedom = (n - terms) as f64;
-            let size = misses / freedom;
-            let chance = match FisherSnedecor::new(freedom, table.own.freedom) {
-                Ok(f) if table.own.size > 0.0 => f.sf(size / table.own.size),
-                _ => 0.0,
-            };
-            if size > table.own.size && chance < 0.05 {
-                fit.own = Variance { size, freedom };
-                fit.ripple = 1.0;
-            }
-        }
-        Some(fit)
-    }
-
-    fn powers(&self, x: f64) -> Vec<f64> {
-        let u = (x - self.centre) / self.scale;
-        (0..self.coefficients.len()).map(|i| u.powi(i as i32)).collect()
-    }
-
-    fn value(&self, x: f64) -> f64 {
-        self.powers(x).iter().zip(&self.coefficients).map(|(a, b)| a * b).sum()
-    }
-
-    /// Lower end, value and upper end at the logarithm of a size.
-    fn at(&self, x: f64) -> [f64; 3] {
-        let v = self.powers(x);
-        let leverage: f64 =
-            self.inverse.iter().zip(&v).map(|(row, a)| a * row.iter().zip(&v).map(|(b, c)| b * c).sum::<f64>()).sum();
-        let apart = (leverage - 1.0 / self.table.x.len() as f64).max(0.0);
-        let half = half_width(self.table.common, Variance { size: self.own.size * (apart + self.ripple), ..self.own });
-        let y = self.value(x);
-        [y - half, y, y + half]
-    }
-}
 
 /// Sizes of the first look: a factor of about 2 apart, or 3 over more than three decades.
 pub fn grid((low, high): (u64, u64)) -> Vec<u64> {
@@ -403,6 +263,20 @@ fn around(looks: &[Look], plan: &Plan, snap: &dyn Fn(u64) -> u64, guess: f64, ha
                 // by chance.
                 return Step::Measure { sizes, processes: plan.processes[2] };
             }
+            // Not where chance alone may look like a bend, nor where the processes are why it is wide.
+            let clear = fit.ripple > 0.0 && fit.own.size > CLEAR * table.own.size;
+            let mut best = (root, ci);
+            if wide && clear && !common && processes <= plan.processes[1] {
+                let closer = Closer::of(&table, processes, best);
+                // Sizes of the first look would not be among those around the crossing.
+                let free = |s: &u64| !coarse(*s) && !looks.iter().any(|l| l.size == *s);
+                let next = closer.next.iter().map(|at| snap(at.exp().round() as u64)).find(free);
+                if let Some(size) = next.filter(|_| inside.len() < plan.sizes + MORE_SIZES) {
+                    return Step::Measure { sizes: vec![size], processes };
+                }
+                best = (closer.root, closer.ci);
+            }
+            let (root, ci) = best;
             Step::Done(Outcome::Crossing {
                 size: root.exp().ceil() as u64,
                 ci: [ci[0].exp().floor() as u64, ci[1].exp().ceil() as u64],
@@ -435,28 +309,46 @@ fn around(looks: &[Look], plan: &Plan, snap: &dyn Fn(u64) -> u64, guess: f64, ha
     }
 }
 
-/// Where a fit crosses zero, and where its interval leaves zero on either side.
-struct Found {
-    root: Option<f64>,
-    below: Option<f64>,
-    above: Option<f64>,
+/// A crossing and its interval where each size is judged by its own interval, because a parabola misses them.
+struct Closer {
+    root: f64,
+    ci: [f64; 2],
+    /// Logarithms of the sizes that would tell most, best first; none if nothing would.
+    next: Vec<f64>,
 }
 
-impl Found {
-    fn of(fit: &Fit<'_>, a: f64, b: f64) -> Found {
-        const STEPS: usize = 200;
-        let x: Vec<f64> = (0..=STEPS).map(|i| a + (b - a) * i as f64 / STEPS as f64).collect();
-        let y: Vec<[f64; 3]> = x.iter().map(|x| fit.at(*x)).collect();
-        // Between two steps the curves are straight enough.
-        let zero = |i: usize, of: usize| x[i] + (x[i + 1] - x[i]) * y[i][of] / (y[i][of] - y[i + 1][of]);
-        let below = (0..=STEPS).rev().find(|i| y[*i][2] < 0.0);
-        let above = (below.unwrap_or(0)..=STEPS).find(|i| y[*i][0] > 0.0);
-        let root = (0..STEPS).rev().find(|i| y[*i][1] <= 0.0 && y[i + 1][1] > 0.0);
-        Found {
-            root: root.map(|i| zero(i, 1)),
-            below: below.filter(|i| *i < STEPS).map(|i| zero(i, 2)),
-            above: above.map(|i| if i > 0 && y[i - 1][0] <= 0.0 { zero(i - 1, 0) } else { x[i] }),
+impl Closer {
+    /// Between the last size that is surely lost and the first from which on all are surely won, within what is known already.
+    fn of(table: &Table, processes: usize, (root, ci): (f64, [f64; 2])) -> Closer {
+        let (x, y, half) = (&table.x, &table.y, table.half(processes));
+        let known = Closer { root, ci, next: Vec::new() };
+        let won = y.iter().rposition(|y| y - half <= 0.0).map_or(0, |i| i + 1);
+        let Some(lost) = y[..won].iter().rposition(|y| y + half < 0.0).filter(|_| won < y.len()) else { return known };
+        let ci = [x[lost].max(ci[0]), x[won].min(ci[1])];
+        let i = y.iter().rposition(|y| *y <= 0.0).unwrap_or(lost);
+        let root = x[i] + (x[i + 1] - x[i]) * y[i] / (y[i] - y[i + 1]);
+        if ci[0] >= ci[1] {
+            return known;
         }
+        let root = root.clamp(ci[0], ci[1]);
+        if ci[1] - ci[0] <= 2.0 * CLOSE {
+            return Closer { root, ci, next: Vec::new() };
+        }
+        // Between a sure size and a doubtful one: where it is just sure, by a straight line; between two sure ones half way.
+        let beside = |sure: usize, doubtful: usize| {
+            let part = (y[sure].abs() - SURELY * half) / (y[sure] - y[doubtful]).abs();
+            let gap = (x[doubtful] - x[sure]).abs();
+            let part = part.clamp(0.5, (1.0 - CLOSE / gap).max(0.5));
+            x[sure] + part * (x[doubtful] - x[sure])
+        };
+        let mut next = if lost + 1 == won {
+            vec![(x[won] - x[lost], (x[lost] + x[won]) / 2.0)]
+        } else {
+            vec![(x[lost + 1] - x[lost], beside(lost, lost + 1)), (x[won] - x[won - 1], beside(won, won - 1))]
+        };
+        next.retain(|(gap, _)| *gap > CLOSE);
+        next.sort_by(|a, b| b.0.total_cmp(&a.0));
+        Closer { root, ci, next: next.into_iter().map(|(_, at)| at).collect() }
     }
 }
 
@@ -470,7 +362,11 @@ mod tests {
     }
 
     /// Follows the plan to its end: the outcome and every look that was asked for.
-    fn follow(plan: &Plan, snap: &dyn Fn(u64) -> u64, at: f64) -> (Outcome, Vec<(u64, usize)>) {
+    fn follow(
+        plan: &Plan,
+        snap: &dyn Fn(u64) -> u64,
+        log_ratio: &dyn Fn(u64, usize) -> f64,
+    ) -> (Outcome, Vec<(u64, usize)>) {
         let mut looks: Vec<Look> = Vec::new();
         let mut asked = Vec::new();
         for _ in 0..200 {
@@ -484,7 +380,7 @@ mod tests {
                             looks.insert(i, Look { size, logs: Vec::new() });
                         }
                         for process in looks[i].logs.len()..processes {
-                            looks[i].logs.push(log_ratio(size, process, at));
+                            looks[i].logs.push(log_ratio(size, process));
                             asked.push((size, process));
                         }
                     }
@@ -501,7 +397,7 @@ mod tests {
             let snap = move |size: u64| (size + rows / 2).max(rows) / rows * rows;
             let mut grid: Vec<u64> = grid((1000, 1 << 20)).into_iter().map(snap).collect();
             grid.dedup();
-            let (outcome, asked) = follow(&Plan::new(grid), &snap, at);
+            let (outcome, asked) = follow(&Plan::new(grid), &snap, &|size, process| log_ratio(size, process, at));
             assert!(asked.iter().all(|(size, _)| size.is_multiple_of(rows)), "{rows} {at}: {asked:?}");
             let mut once = asked.clone();
             once.sort_unstable();
@@ -512,10 +408,27 @@ mod tests {
         }
     }
 
+    /// The ratio bends at 38,000 and jumps at 60,000; both lie in the first window.
+    #[test]
+    fn an_interval_is_narrow_beside_a_bend_and_a_jump() {
+        let bent = |size: u64, process: usize| {
+            let x = (size as f64 / 40_000.0).ln();
+            let kink = if size > 38_000 { 2.0 * (size as f64 / 38_000.0).ln() } else { 0.0 };
+            let jump = if size > 60_000 { -0.3 } else { 0.0 };
+            0.5 * x + kink + jump - 0.08 + 0.004 * (((process * 7 + size as usize) % 5) as f64 - 2.0)
+        };
+        let truth = (38_000..60_000).find(|n| bent(*n, 0) - 0.004 * ((*n as usize % 5) as f64 - 2.0) > 0.0).unwrap();
+        let (outcome, asked) = follow(&Plan::new(grid((1000, 1 << 20))), &|s| s, &bent);
+        let Outcome::Crossing { ci: [low, high], .. } = outcome else { panic!("{outcome:?}") };
+        assert!(low <= truth && truth <= high, "{truth}: {low} to {high}");
+        assert!((high as f64) < 1.1 * low as f64, "{truth}: {low} to {high}");
+        assert!(asked.len() < 160, "{} looks", asked.len());
+    }
+
     #[test]
     fn fewer_processes_first_and_more_for_what_is_open() {
         let plan = |most: usize| Plan { processes: [3, 5, most], ..Plan::new(grid((1000, 1 << 20))) };
-        let (outcome, asked) = follow(&plan(5), &|s| s, 40_000.0);
+        let (outcome, asked) = follow(&plan(5), &|s| s, &|size, process| log_ratio(size, process, 40_000.0));
         assert!(asked.iter().all(|(_, process)| *process < 5));
         assert!(!plan(5).wants_processes(&outcome), "narrow: {outcome:?}");
         for (outcome, wants) in [
@@ -529,7 +442,7 @@ mod tests {
             assert_eq!(plan(5).wants_processes(&outcome), wants, "{outcome:?}");
         }
         // Nobody wins at the largest size: all processes are asked, then it stays open.
-        let (outcome, asked) = follow(&plan(11), &|s| s, f64::from(1 << 20));
+        let (outcome, asked) = follow(&plan(11), &|s| s, &|size, process| log_ratio(size, process, f64::from(1 << 20)));
         assert!(matches!(outcome, Outcome::Inconclusive(_)), "{outcome:?}");
         assert!(asked.iter().any(|(_, process)| *process == 10));
     }

@@ -6,6 +6,7 @@
 pub mod compare;
 pub mod crossing;
 pub mod noise;
+mod parabola;
 pub mod processes;
 pub mod reference;
 pub mod sampler;

@@ -9,9 +9,9 @@ use crate::base::record::Phases;
 use crate::base::sink::Cancel;
 use crate::base::{Attrs, Backend, Clock, Code, DType, DeviceClass, Error, Fill, HostTensor, Result, os, stats};
 use crate::device::tap::Tap;
-use crate::device::{Device, MemoryKind, Queue};
+use crate::device::{DEADLINE, Device, MemoryKind, Place, Queue};
 use crate::engine::{Leased, Pins, Prepared, Runner};
-use crate::op::{Probe, Unit};
+use crate::op::{Probe, Role, Unit};
 
 use super::stop::{StopRule, Verdict, batch_for};
 
@@ -31,7 +31,7 @@ pub enum Residency {
     AlwaysPinned,
     /// In ordinary host memory, for [`Residency::calls`] calls between the copies in and out: each call's share of them.
     Once,
-    /// In memory that migrates on demand, last touched by the host: the device fetches what it reads.
+    /// In memory that migrates on demand and lies on the host: the device fetches what it uses, results are copied out.
     Managed,
     /// The same, sent to the device before the launch and back after it.
     ManagedPrefetched,
@@ -68,11 +68,12 @@ impl Residency {
         match self {
             Residency::Resident | Residency::Always | Residency::Once => Ok(()),
             Residency::AlwaysPinned => device.alloc(16, MemoryKind::Pinned).map(|_| ()),
+            // Before each sample the operands go back to the host: without that only the first one would migrate.
             Residency::Managed | Residency::ManagedPrefetched => {
-                device.alloc(16, MemoryKind::Managed)?;
-                // A time of calls whose operands were copied first would be a time of something else.
-                let why = "it has managed memory, but calls with operands there are not timed yet";
-                Err(Error::new(Code::FeatureUnsupported, why).device(&device.info().id))
+                let buffer = device.alloc(16, MemoryKind::Managed)?;
+                let mut q = device.queue()?;
+                q.prefetch(&buffer, Place::Host)?;
+                q.finish(DEADLINE)
             }
         }
     }
@@ -280,6 +281,8 @@ fn warm_up(s: &mut dyn Subject, budget_s: f64) -> Result<(u64, u64)> {
 /// A prepared op as a subject.
 pub struct OpSubject<'a> {
     prepared: &'a Prepared,
+    /// The same with operands in memory that migrates, if that is where they are.
+    moved: Option<Prepared>,
     device: Arc<dyn Device>,
     inputs: &'a [HostTensor],
     residency: Residency,
@@ -353,16 +356,20 @@ impl<'a> OpSubject<'a> {
             (Residency::AlwaysPinned, Backend::Cpu) => Residency::Always,
             // Nothing moves.
             (Residency::Managed | Residency::ManagedPrefetched, Backend::Cpu) => Residency::Resident,
-            (Residency::Managed | Residency::ManagedPrefetched, _) => {
-                residency.offered(runner.device().as_ref())?;
-                residency
-            }
             _ => residency,
+        };
+        let moved = match residency {
+            Residency::Managed | Residency::ManagedPrefetched => {
+                residency.offered(runner.device().as_ref())?;
+                Some(runner.prepare_migrating(prepared)?)
+            }
+            _ => None,
         };
         let mut lease = runner.lease()?;
         let q = lease.queue()?;
-        prepared.poison(q)?;
-        prepared.upload(q, inputs)?;
+        let used = moved.as_ref().unwrap_or(prepared);
+        used.poison(q)?;
+        used.upload(q, inputs)?;
         let pins = match residency {
             Residency::AlwaysPinned => Some(prepared.pin(q, inputs)?),
             _ => None,
@@ -370,6 +377,7 @@ impl<'a> OpSubject<'a> {
         q.finish(deadline)?;
         Ok(OpSubject {
             prepared,
+            moved,
             device: Arc::clone(runner.device()),
             inputs,
             residency,
@@ -386,16 +394,17 @@ impl<'a> OpSubject<'a> {
     /// differ in their number: there it is one more call from the start.
     pub fn outputs(&mut self) -> Result<Vec<HostTensor>> {
         let q = self.lease.queue()?;
-        if self.prepared.in_place() {
-            return self.prepared.call(q, self.inputs, self.deadline);
+        let prepared = self.moved.as_ref().unwrap_or(self.prepared);
+        if prepared.in_place() {
+            return prepared.call(q, self.inputs, self.deadline);
         }
-        self.prepared.download(q)
+        prepared.download(q)
     }
 }
 
 impl Subject for OpSubject<'_> {
     fn run(&mut self, calls: u64) -> Result<()> {
-        let (prepared, deadline) = (self.prepared, self.deadline);
+        let (prepared, deadline) = (self.moved.as_ref().unwrap_or(self.prepared), self.deadline);
         let _scope = prepared.scope();
         let q = self.lease.queue()?;
         let mut go = || -> Result<()> {
@@ -420,8 +429,21 @@ impl Subject for OpSubject<'_> {
                     }
                     Ok(())
                 }
+                // One call: what migrated stays where it is until it is sent back.
                 Residency::Managed | Residency::ManagedPrefetched => {
-                    Err(Error::new(Code::Internal, "calls with operands in managed memory are not timed"))
+                    let ahead = self.residency == Residency::ManagedPrefetched;
+                    for _ in 0..calls {
+                        if ahead {
+                            prepared.send(q, Place::Device, |_| true)?;
+                        }
+                        prepared.launch(q)?;
+                        if ahead {
+                            prepared.send(q, Place::Host, |role| role != Role::In)?;
+                        }
+                        q.finish(deadline)?;
+                        prepared.download(q)?;
+                    }
+                    Ok(())
                 }
                 // Whole groups: each has its copies, and the call's time is its share of them.
                 Residency::Once => {
@@ -459,20 +481,25 @@ impl Subject for OpSubject<'_> {
         }
     }
     fn before(&mut self) -> Result<()> {
+        let q = self.lease.queue()?;
+        if let Some(moved) = &self.moved {
+            moved.send(q, Place::Host, |_| true)?;
+            q.finish(self.deadline)?;
+        }
         match self.sweep {
-            Some(sweep) => sweep.run(self.lease.queue()?, self.deadline),
+            Some(sweep) => sweep.run(q, self.deadline),
             None => Ok(()),
         }
     }
     fn one_call(&self) -> bool {
-        self.single || self.sweep.is_some()
+        self.single || self.sweep.is_some() || self.moved.is_some()
     }
 }
 
 /// Medians of the phases of a call with operands in host memory, from up to `repeats` calls or `budget_s` seconds.
 ///
 /// `alloc` allocates and releases buffers of the operands' sizes; `kernel` is the device's own time where it has a
-/// clock; `sync` is what the host waited beyond that.
+/// clock; `sync` is what the host waited beyond that. Errors: `FeatureUnsupported` for operands that migrate; those of a call.
 pub fn phases(
     device: &Arc<dyn Device>,
     subject: &mut OpSubject<'_>,
@@ -480,6 +507,10 @@ pub fn phases(
     repeats: usize,
     budget_s: f64,
 ) -> Result<Phases> {
+    if subject.moved.is_some() {
+        let why = "operands that migrate are copied within the kernel: there are no phases apart";
+        return Err(Error::new(Code::FeatureUnsupported, why));
+    }
     let clock = device.clock();
     let begin = clock.now();
     let mut rows: Vec<[f64; 6]> = Vec::new();

@@ -99,7 +99,7 @@ fn a_complete_profile_is_added_to_and_another_machines_is_not() {
 fn operands_that_stay_for_ten_calls_have_a_threshold_of_their_own() {
     let mut spec = sim::spec("textbook").unwrap().quiet();
     (spec.device.link_upload, spec.device.link_download, spec.device.link_latency_s) = (1e11, 1e11, 1e-5);
-    spec.device.link_pinned = Some(4e11);
+    (spec.device.link_pinned, spec.device.link_managed) = (Some(4e11), Some(5e10));
     let (cpu, gpu) = sim::open_spec(spec.clone(), Compute::Real).unwrap();
     let op = find("exp").unwrap();
     let range = (1 << 10, 1 << 19);
@@ -110,11 +110,14 @@ fn operands_that_stay_for_ten_calls_have_a_threshold_of_their_own() {
     assert!(size(Residency::Resident) < size(Residency::Once), "{:?}", got.records);
     assert!(size(Residency::Once) < size(Residency::Always), "{:?}", got.records);
     assert!(size(Residency::AlwaysPinned) < size(Residency::Always), "{:?}", got.records);
+    // Memory that migrates when it is touched comes at half the rate of copies; sent ahead, it is copied.
+    assert!(size(Residency::Always) < size(Residency::Managed), "{:?}", got.records);
+    assert!(size(Residency::ManagedPrefetched) < size(Residency::Managed), "{:?}", got.records);
     let seconds = |n: u64, model: &Model, residency| {
         let case = op.case(DType::F32, &[n], Attrs::new(), Fill::Uniform).unwrap();
         true_seconds(model, op, &case, residency)
     };
-    for residency in [Residency::Once, Residency::AlwaysPinned] {
+    for residency in [Residency::Once, Residency::AlwaysPinned, Residency::Managed, Residency::ManagedPrefetched] {
         let [low, high] = of(residency).ci.unwrap();
         let wins = |n: u64| seconds(n, &spec.device, residency) < seconds(n, &spec.cpu, Residency::Resident);
         assert!(!wins(low - low / 50) && wins(high + high / 50), "{residency:?}: {low} to {high}");

@@ -92,7 +92,17 @@ fn true_seconds(model: &Model, op: &OpDesc, case: &Case, residency: Residency) -
             let region = |t: f64| stop::batch_for(t, 50e-6);
             per_call(region(per_call(region(per_call(1)))))
         }
-        Residency::Managed | Residency::ManagedPrefetched => panic!("no simulated machine has such memory"),
+        // The launch waits for what it touches, written operands too; results are copied out afterwards.
+        Residency::Managed => {
+            let moved: f64 = bytes(|_| true).into_iter().map(|b| model.migrated(b).unwrap()).sum();
+            moved + model.call(&[], &[cost], case.dtype, &bytes(|r| r != Role::In)).unwrap()
+        }
+        // Copies both ways, enqueued; the host then reads its own memory, which takes no time in the machines that have any.
+        Residency::ManagedPrefetched => {
+            let up: f64 = bytes(|_| true).into_iter().map(|b| model.upload(b)).sum();
+            let down: f64 = bytes(|r| r != Role::In).into_iter().map(|b| model.download(b)).sum();
+            up + model.call(&[], &[cost], case.dtype, &[]).unwrap() + down
+        }
     }
 }
 

@@ -10,7 +10,7 @@ mod presets;
 mod rough;
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -22,8 +22,8 @@ use crate::kernel::{Isa, Param};
 
 use super::cpu::{CpuDevice, Pin};
 use super::{
-    Buffer, BuildStats, Device, Health, Kind, Launch, Ledger, Mark, MemoryKind, MemoryState, Program, Queue, Slice,
-    Source, Span, Ticket, Waited, next_serial, no_memory_kind,
+    Buffer, BuildStats, Device, Health, Kind, Launch, Ledger, Mark, MemoryKind, MemoryState, Place, Program, Queue,
+    Slice, Source, Span, Ticket, Waited, managed, next_serial, no_memory_kind,
 };
 
 pub use model::{Model, Spec, Throttle};
@@ -207,6 +207,22 @@ struct SimBuffer {
     version: AtomicU64,
     /// Page-locked memory of the host.
     pinned: bool,
+    /// Managed memory: whether it lies on the device. It moves as a whole.
+    migrates: Option<AtomicBool>,
+}
+
+impl SimBuffer {
+    /// Managed memory that lies on the host.
+    fn on_host(&self) -> bool {
+        self.migrates.as_ref().is_some_and(|there| !there.load(Ordering::SeqCst))
+    }
+
+    /// Puts managed memory on a side; true if it lay on the other one. Errors: `FeatureUnsupported` for other memory.
+    fn put(&self, to: Place) -> Result<bool> {
+        let there = self.migrates.as_ref().ok_or_else(managed::none)?;
+        let to = to == Place::Device;
+        Ok(there.swap(to, Ordering::SeqCst) != to)
+    }
 }
 
 struct SimProgram {
@@ -283,7 +299,8 @@ impl Device for SimDevice {
     fn alloc(&self, bytes: u64, kind: MemoryKind) -> Result<Buffer> {
         let named = |e: Error| e.device(&self.info.id);
         let pinned = kind == MemoryKind::Pinned && self.shared.model().link_pinned.is_some();
-        if kind != MemoryKind::Device && !pinned {
+        let migrates = kind == MemoryKind::Managed && self.shared.model().link_managed.is_some();
+        if kind != MemoryKind::Device && !pinned && !migrates {
             return Err(named(no_memory_kind(kind, "the simulated machine has no such memory")));
         }
         if bytes > self.info.max_alloc_bytes {
@@ -303,7 +320,9 @@ impl Device for SimDevice {
         })?;
         self.shared.clock.advance(self.shared.noisy(self.shared.model().allocation(bytes)));
         let ticket = self.ledger.enter(if pinned { Kind::Pinned } else { Kind::Buffer }, bytes);
-        let raw = SimBuffer { inner, id: next_id(), version: AtomicU64::new(0), pinned };
+        // It lies where it is touched first; the host is what touches it.
+        let migrates = migrates.then(|| AtomicBool::new(false));
+        let raw = SimBuffer { inner, id: next_id(), version: AtomicU64::new(0), pinned, migrates };
         Ok(Buffer::new(raw, bytes, self.serial, ticket))
     }
 
@@ -454,7 +473,10 @@ impl Queue for SimQueue {
             b.version.fetch_add(1, Ordering::SeqCst);
         }
         lock(&self.shared.cache).write(b.id);
-        self.blocking(self.shared.model().upload(data.len() as u64));
+        self.blocking(match b.on_host() {
+            true => data.len() as f64 / self.shared.spec.cpu.bandwidth,
+            false => self.shared.model().upload(data.len() as u64),
+        });
         Ok(())
     }
 
@@ -465,7 +487,10 @@ impl Queue for SimQueue {
             Compute::Real => self.inner.read(&b.inner, offset, out)?,
             Compute::None => out.fill(0),
         }
-        self.blocking(self.shared.model().download(out.len() as u64));
+        self.blocking(match b.on_host() {
+            true => out.len() as f64 / self.shared.spec.cpu.bandwidth,
+            false => self.shared.model().download(out.len() as u64),
+        });
         Ok(())
     }
 
@@ -502,11 +527,19 @@ impl Queue for SimQueue {
     fn launch(&mut self, launch: &Launch) -> Result<()> {
         let program = launch.program.raw::<SimProgram>(self.serial)?;
         let mut buffers = Vec::with_capacity(launch.args.len());
+        let model = self.shared.model();
+        let mut migration = 0.0;
         for slice in &launch.args {
             slice.buffer.check(slice.offset, slice.bytes)?;
-            buffers.push((self.buffer(&slice.buffer)?.id, slice.bytes));
+            let b = self.buffer(&slice.buffer)?;
+            buffers.push((b.id, slice.bytes));
+            if b.on_host() && b.put(Place::Device)? {
+                migration += model.migrated(slice.bytes).unwrap_or(0.0);
+            }
         }
-        let model = self.shared.model();
+        if migration > 0.0 {
+            self.shared.occupy(self.shared.noisy(migration));
+        }
         let lost = lock(&self.shared.cache).launch(&buffers, launch.cost.bytes(), model.cache_bytes);
         let price = model.launch_from(&launch.cost, program.dtype, lost).ok_or_else(|| {
             Error::new(Code::DTypeUnsupported, format!("the simulated machine has no rate for {}", program.dtype))
@@ -517,6 +550,26 @@ impl Queue for SimQueue {
             Compute::Real => self.compute(launch, program),
             Compute::None => Ok(()),
         }
+    }
+
+    fn prefetch(&mut self, buffer: &Buffer, to: Place) -> Result<()> {
+        let moves = self.buffer(buffer)?.put(to)?;
+        let model = self.shared.model();
+        self.shared.clock.advance(model.submit_s);
+        if moves {
+            let price = match to {
+                Place::Device => model.upload(buffer.bytes()),
+                Place::Host => model.download(buffer.bytes()),
+            };
+            self.shared.occupy(self.shared.noisy(price));
+        }
+        Ok(())
+    }
+
+    fn location(&mut self, buffer: &Buffer) -> Result<Option<Place>> {
+        let b = self.buffer(buffer)?;
+        b.migrates.as_ref().ok_or_else(managed::none)?;
+        Ok(Some(if b.on_host() { Place::Host } else { Place::Device }))
     }
 
     fn mark(&mut self) -> Result<Mark> {

@@ -77,6 +77,9 @@ pub struct Model {
     /// Bandwidth between page-locked memory of the host and the device; absent: there is no such memory.
     #[serde(default)]
     pub link_pinned: Option<f64>,
+    /// Bandwidth at which managed memory migrates when a launch touches it; absent: there is no such memory.
+    #[serde(default)]
+    pub link_managed: Option<f64>,
     /// Standard deviation of the logarithm of each single time.
     pub noise: f64,
     /// Standard deviation of the logarithm of a factor that is constant within a process.
@@ -133,6 +136,7 @@ impl Model {
             ("link_upload", self.link_upload),
             ("link_download", self.link_download),
             ("link_pinned", self.link_pinned.unwrap_or(1.0)),
+            ("link_managed", self.link_managed.unwrap_or(1.0)),
             ("units", f64::from(self.units)),
             ("tile", self.tile as f64),
             ("bandwidth_units", f64::from(self.bandwidth_units)),
@@ -216,6 +220,11 @@ impl Model {
     /// Noise-free seconds of a copy between the device and page-locked memory of the host; `None` if it has none.
     pub fn pinned(&self, bytes: u64) -> Option<f64> {
         self.link_pinned.map(|rate| self.link_latency_s + self.copy(bytes, rate))
+    }
+
+    /// Noise-free seconds in which managed memory migrates to a launch that touches it; `None` if there is none.
+    pub fn migrated(&self, bytes: u64) -> Option<f64> {
+        self.link_managed.map(|rate| self.link_latency_s + self.copy(bytes, rate))
     }
 
     fn copy(&self, bytes: u64, rate: f64) -> f64 {

@@ -65,6 +65,30 @@ pub(super) fn shapes(
     Ok(out)
 }
 
+/// Numbers of `most` cases of a pool that lie far, in operations and bytes, from `chosen` and from each other, the farthest first:
+/// what a form says where nothing was measured is a guess.
+pub(super) fn farthest(op: &OpDesc, chosen: &[Case], pool: &[Case], most: usize) -> Vec<usize> {
+    let place = |c: &Case| {
+        let cost = (op.cost)(c);
+        [cost.flops, cost.read, cost.written].map(|v| (v.max(1) as f64).ln())
+    };
+    let apart = |a: &[f64; 3], b: &[f64; 3]| a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum::<f64>();
+    let places: Vec<[f64; 3]> = pool.iter().map(place).collect();
+    let mut nearest = vec![f64::INFINITY; pool.len()];
+    let closer = |to: &[f64; 3], nearest: &mut Vec<f64>| {
+        nearest.iter_mut().zip(&places).for_each(|(n, p)| *n = n.min(apart(p, to)));
+    };
+    chosen.iter().for_each(|c| closer(&place(c), &mut nearest));
+    let mut out = Vec::new();
+    while out.len() < most {
+        let best = nearest.iter().copied().enumerate().max_by(|a, b| a.1.total_cmp(&b.1));
+        let Some((best, _)) = best.filter(|(_, distance)| *distance > 0.0) else { break };
+        out.push(best);
+        closer(&places[best], &mut nearest);
+    }
+    out
+}
+
 /// Dimensions that grow in the sweep keep their product and change their proportions by e^turn each; every other
 /// one that is more than 1 is, half the time, anything from 1 to four times itself, at least to 8.
 fn skewed(plain: &[u64], grows: &[bool], turn: &[f64], draw: impl Fn(u64) -> f64) -> Vec<u64> {
@@ -105,6 +129,27 @@ mod tests {
                 assert!(span > 0.6 * (range.1 as f64 / range.0 as f64).ln(), "{} {}: {sizes:?}", op.name, family.name);
             }
         }
+    }
+
+    #[test]
+    fn the_farthest_of_a_pool_are_its_extremes() {
+        let conv = op::find("conv2d").unwrap();
+        let of = |seed, n| shapes(conv, DType::F32, &conv.families[0], (16, 1 << 20), seed, n, false).unwrap();
+        let (chosen, pool) = (of(1, 12), of(2, 300));
+        let far = farthest(conv, &chosen, &pool, 12);
+        assert_eq!(far.len(), 12);
+        let depth = |c: &Case| {
+            let cost = (conv.cost)(c);
+            cost.flops as f64 / cost.written as f64
+        };
+        let deepest = |of: &mut dyn Iterator<Item = &Case>| of.map(depth).fold(0.0, f64::max);
+        let (all, some, plain) = (
+            deepest(&mut pool.iter()),
+            deepest(&mut far.iter().map(|i| &pool[*i])),
+            deepest(&mut pool.iter().take(12)),
+        );
+        assert!(some > all / 2.0 && some > plain, "{some} of {all}, {plain} among the first twelve");
+        assert!(farthest(conv, &pool, &pool, 3).is_empty(), "what was chosen is not chosen again");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::measure::{Residency, processes, stop};
 use crate::op::{Family, OpDesc, Unit};
 use crate::profile::model::{self, Sample};
 
-use super::shapes::shapes;
+use super::shapes::{farthest, shapes};
 
 /// Pairs of the first look at a size, and of each look where several processes measure.
 const PAIRS: [usize; 2] = [7, 15];
@@ -382,18 +382,23 @@ impl<'s, 'a> Running<'s, 'a> {
         let sweep = self.sweep;
         let range = (sweep.size(low)?, sweep.size(high)?);
         let n = OTHERS[usize::from(sweep.op.dims.len() > 1)];
-        let first = shapes(sweep.op, sweep.dtype, sweep.family, range, sweep.seed, n, true)?;
+        let [rounds, each, pool] = DOUBTFUL;
+        let pool = shapes(sweep.op, sweep.dtype, sweep.family, range, sweep.seed ^ POOL_SEED, pool, false)?;
+        let mut first = shapes(sweep.op, sweep.dtype, sweep.family, range, sweep.seed, n, true)?;
+        if sweep.op.dims.len() > 1 {
+            first.truncate(n / 2);
+            let far = farthest(sweep.op, &first, &pool, n - first.len());
+            first.extend(far.into_iter().map(|i| pool[i].clone()));
+        }
         for (i, case) in first.into_iter().enumerate().skip(self.out.state.looked) {
             if !self.other(case, i)? {
                 return Ok(());
             }
             self.out.state.looked = i + 1;
         }
-        let [rounds, each, pool] = DOUBTFUL;
         if !self.out.crosses() || self.out.state.rounds >= rounds {
             return Ok(());
         }
-        let pool = shapes(sweep.op, sweep.dtype, sweep.family, range, sweep.seed ^ POOL_SEED, pool, false)?;
         let candidates: Vec<Features> = pool.iter().map(|case| sweep.op.features(case)).collect();
         while self.out.state.rounds < rounds {
             if self.out.stopped() || self.left() <= 0.0 {

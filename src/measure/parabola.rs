@@ -1,0 +1,178 @@
+//! Means of sizes over processes with their errors, and a parabola through them: where it crosses zero, and how surely.
+
+use statrs::distribution::{ContinuousCDF, FisherSnedecor, StudentsT};
+
+use super::crossing::Look;
+use crate::base::stats::inverse;
+
+pub(super) fn mean(values: impl Iterator<Item = f64>) -> f64 {
+    let (n, sum) = values.fold((0.0, 0.0), |(n, s), v| (n + 1.0, s + v));
+    sum / n
+}
+
+/// A variance and its degrees of freedom.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Variance {
+    pub(super) size: f64,
+    pub(super) freedom: f64,
+}
+
+/// Half of the 95 % interval of a number with these two independent errors (Satterthwaite 1946 for the freedom).
+fn half_width(a: Variance, b: Variance) -> f64 {
+    let of = |v: Variance| if v.freedom > 0.0 { v.size * v.size / v.freedom } else { 0.0 };
+    let (sum, d) = (a.size + b.size, of(a) + of(b));
+    if sum <= 0.0 {
+        return 0.0;
+    }
+    let freedom = if d > 0.0 { (sum * sum / d).clamp(1.0, 1e6) } else { 1e6 };
+    StudentsT::new(0.0, 1.0, freedom).map_or(f64::INFINITY, |t| t.inverse_cdf(0.975) * sum.sqrt())
+}
+
+/// Sizes measured in the same processes: means by size, and what their errors are.
+#[derive(Debug)]
+pub(super) struct Table {
+    /// Logarithms of the sizes.
+    pub(super) x: Vec<f64>,
+    /// Means over the processes.
+    pub(super) y: Vec<f64>,
+    /// Offset of each process.
+    pub(super) offsets: Vec<f64>,
+    /// Of the mean of all numbers.
+    pub(super) common: Variance,
+    /// Of a size's mean apart from that.
+    pub(super) own: Variance,
+}
+
+impl Table {
+    /// Looks in at least `processes` processes, of which the first so many count. `None` for fewer than two of either.
+    pub(super) fn of<'a>(looks: impl Iterator<Item = &'a Look>, processes: usize) -> Option<Table> {
+        let looks: Vec<&Look> = looks.filter(|l| l.logs.len() >= processes).collect();
+        if looks.len() < 2 || processes < 2 {
+            return None;
+        }
+        let (n, p) = (looks.len() as f64, processes as f64);
+        let y: Vec<f64> = looks.iter().map(|l| mean(l.logs[..processes].iter().copied())).collect();
+        let all = mean(y.iter().copied());
+        let offsets: Vec<f64> = (0..processes).map(|i| mean(looks.iter().map(|l| l.logs[i])) - all).collect();
+        let squares: f64 = looks
+            .iter()
+            .zip(&y)
+            .flat_map(|(l, y)| l.logs[..processes].iter().zip(&offsets).map(move |(v, o)| (v - y - o).powi(2)))
+            .sum();
+        let freedom = (p - 1.0) * (n - 1.0);
+        Some(Table {
+            x: looks.iter().map(|l| (l.size as f64).ln()).collect(),
+            y,
+            common: Variance { size: offsets.iter().map(|o| o * o).sum::<f64>() / (p - 1.0) / p, freedom: p - 1.0 },
+            offsets,
+            own: Variance { size: squares / freedom / p, freedom },
+        })
+    }
+
+    /// The share of a size's own error that the mean of all does not hold already.
+    fn apart(&self) -> f64 {
+        1.0 - 1.0 / self.x.len() as f64
+    }
+
+    /// Half of the interval of a size measured in `processes` processes, the others' offsets taken off.
+    pub(super) fn half(&self, processes: usize) -> f64 {
+        let more = self.offsets.len() as f64 / processes.clamp(1, self.offsets.len()) as f64;
+        half_width(self.common, Variance { size: self.own.size * self.apart() * more, ..self.own })
+    }
+}
+
+/// A polynomial through the means of a table.
+#[derive(Debug)]
+pub(super) struct Fit<'a> {
+    pub(super) table: &'a Table,
+    centre: f64,
+    scale: f64,
+    coefficients: Vec<f64>,
+    inverse: Vec<Vec<f64>>,
+    pub(super) own: Variance,
+    /// 1 where the parabola misses the means: then a single size may lie as far off it.
+    pub(super) ripple: f64,
+}
+
+impl<'a> Fit<'a> {
+    /// A parabola, or less where there are too few sizes to check one.
+    pub(super) fn of(table: &'a Table) -> Option<Fit<'a>> {
+        let n = table.x.len();
+        let terms = 3.min(n - 1);
+        let (low, high) = (table.x[0], table.x[n - 1]);
+        let mut fit = Fit {
+            table,
+            centre: (low + high) / 2.0,
+            scale: ((high - low) / 2.0).max(f64::MIN_POSITIVE),
+            coefficients: vec![0.0; terms],
+            inverse: Vec::new(),
+            own: table.own,
+            ripple: 0.0,
+        };
+        let rows: Vec<Vec<f64>> = table.x.iter().map(|x| fit.powers(*x)).collect();
+        let sum = |i: usize, j: usize| rows.iter().map(|r| r[i] * r[j]).sum::<f64>();
+        let normal: Vec<Vec<f64>> = (0..terms).map(|i| (0..terms).map(|j| sum(i, j)).collect()).collect();
+        fit.inverse = inverse(normal)?;
+        let right: Vec<f64> = (0..terms).map(|i| rows.iter().zip(&table.y).map(|(r, y)| r[i] * y).sum()).collect();
+        fit.coefficients = fit.inverse.iter().map(|row| row.iter().zip(&right).map(|(a, b)| a * b).sum()).collect();
+        let misses: f64 = table.x.iter().zip(&table.y).map(|(x, y)| (y - fit.value(*x)).powi(2)).sum();
+        if n > terms {
+            let freedom = (n - terms) as f64;
+            let size = misses / freedom;
+            let chance = match FisherSnedecor::new(freedom, table.own.freedom) {
+                Ok(f) if table.own.size > 0.0 => f.sf(size / table.own.size),
+                _ => 0.0,
+            };
+            if size > table.own.size && chance < 0.05 {
+                fit.own = Variance { size, freedom };
+                fit.ripple = 1.0;
+            }
+        }
+        Some(fit)
+    }
+
+    fn powers(&self, x: f64) -> Vec<f64> {
+        let u = (x - self.centre) / self.scale;
+        (0..self.coefficients.len()).map(|i| u.powi(i as i32)).collect()
+    }
+
+    fn value(&self, x: f64) -> f64 {
+        self.powers(x).iter().zip(&self.coefficients).map(|(a, b)| a * b).sum()
+    }
+
+    /// Lower end, value and upper end at the logarithm of a size.
+    pub(super) fn at(&self, x: f64) -> [f64; 3] {
+        let v = self.powers(x);
+        let leverage: f64 =
+            self.inverse.iter().zip(&v).map(|(row, a)| a * row.iter().zip(&v).map(|(b, c)| b * c).sum::<f64>()).sum();
+        let apart = (leverage - 1.0 / self.table.x.len() as f64).max(0.0);
+        let half = half_width(self.table.common, Variance { size: self.own.size * (apart + self.ripple), ..self.own });
+        let y = self.value(x);
+        [y - half, y, y + half]
+    }
+}
+
+/// Where a fit crosses zero, and where its interval leaves zero on either side.
+pub(super) struct Found {
+    pub(super) root: Option<f64>,
+    pub(super) below: Option<f64>,
+    pub(super) above: Option<f64>,
+}
+
+impl Found {
+    pub(super) fn of(fit: &Fit<'_>, a: f64, b: f64) -> Found {
+        const STEPS: usize = 200;
+        let x: Vec<f64> = (0..=STEPS).map(|i| a + (b - a) * i as f64 / STEPS as f64).collect();
+        let y: Vec<[f64; 3]> = x.iter().map(|x| fit.at(*x)).collect();
+        // Between two steps the curves are straight enough.
+        let zero = |i: usize, of: usize| x[i] + (x[i + 1] - x[i]) * y[i][of] / (y[i][of] - y[i + 1][of]);
+        let below = (0..=STEPS).rev().find(|i| y[*i][2] < 0.0);
+        let above = (below.unwrap_or(0)..=STEPS).find(|i| y[*i][0] > 0.0);
+        let root = (0..STEPS).rev().find(|i| y[*i][1] <= 0.0 && y[i + 1][1] > 0.0);
+        Found {
+            root: root.map(|i| zero(i, 1)),
+            below: below.filter(|i| *i < STEPS).map(|i| zero(i, 2)),
+            above: above.map(|i| if i > 0 && y[i - 1][0] <= 0.0 { zero(i - 1, 0) } else { x[i] }),
+        }
+    }
+}
