@@ -47,6 +47,7 @@ pub(super) struct Managed {
     lifted: AtomicBool,
 }
 
+#[cfg_attr(not(any(feature = "cuda", feature = "opencl")), expect(dead_code, reason = "no backend has such memory"))]
 impl Managed {
     /// Enters so many bytes, unless they are more than `limit` together.
     pub(super) fn enter(&self, bytes: u64, limit: u64) -> Result<()> {
