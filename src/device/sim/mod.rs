@@ -473,10 +473,8 @@ impl Queue for SimQueue {
             b.version.fetch_add(1, Ordering::SeqCst);
         }
         lock(&self.shared.cache).write(b.id);
-        self.blocking(match b.on_host() {
-            true => data.len() as f64 / self.shared.spec.cpu.bandwidth,
-            false => self.shared.model().upload(data.len() as u64),
-        });
+        let (n, own, model) = (data.len() as u64, self.shared.spec.cpu.bandwidth, self.shared.model());
+        self.blocking(if b.on_host() { n as f64 / own } else { model.upload(n) });
         Ok(())
     }
 
@@ -487,10 +485,8 @@ impl Queue for SimQueue {
             Compute::Real => self.inner.read(&b.inner, offset, out)?,
             Compute::None => out.fill(0),
         }
-        self.blocking(match b.on_host() {
-            true => out.len() as f64 / self.shared.spec.cpu.bandwidth,
-            false => self.shared.model().download(out.len() as u64),
-        });
+        let (n, own, model) = (out.len() as u64, self.shared.spec.cpu.bandwidth, self.shared.model());
+        self.blocking(if b.on_host() { n as f64 / own } else { model.download(n) });
         Ok(())
     }
 
@@ -557,10 +553,8 @@ impl Queue for SimQueue {
         let model = self.shared.model();
         self.shared.clock.advance(model.submit_s);
         if moves {
-            let price = match to {
-                Place::Device => model.upload(buffer.bytes()),
-                Place::Host => model.download(buffer.bytes()),
-            };
+            let n = buffer.bytes();
+            let price = if to == Place::Device { model.upload(n) } else { model.download(n) };
             self.shared.occupy(self.shared.noisy(price));
         }
         Ok(())

@@ -132,23 +132,20 @@ mod tests {
     }
 
     #[test]
-    fn the_farthest_of_a_pool_are_its_extremes() {
+    fn the_first_of_a_pool_is_the_farthest_from_what_was_chosen() {
         let conv = op::find("conv2d").unwrap();
         let of = |seed, n| shapes(conv, DType::F32, &conv.families[0], (16, 1 << 20), seed, n, false).unwrap();
         let (chosen, pool) = (of(1, 12), of(2, 300));
+        let apart = |a: &Case, b: &Case| {
+            let (a, b) = ((conv.cost)(a), (conv.cost)(b));
+            let pairs = [(a.flops, b.flops), (a.read, b.read), (a.written, b.written)];
+            pairs.map(|(a, b)| (a as f64 / b as f64).ln().powi(2)).iter().sum::<f64>()
+        };
+        let nearest = |c: &Case| chosen.iter().map(|k| apart(c, k)).fold(f64::INFINITY, f64::min);
         let far = farthest(conv, &chosen, &pool, 12);
         assert_eq!(far.len(), 12);
-        let depth = |c: &Case| {
-            let cost = (conv.cost)(c);
-            cost.flops as f64 / cost.written as f64
-        };
-        let deepest = |of: &mut dyn Iterator<Item = &Case>| of.map(depth).fold(0.0, f64::max);
-        let (all, some, plain) = (
-            deepest(&mut pool.iter()),
-            deepest(&mut far.iter().map(|i| &pool[*i])),
-            deepest(&mut pool.iter().take(12)),
-        );
-        assert!(some > all / 2.0 && some > plain, "{some} of {all}, {plain} among the first twelve");
+        let most = pool.iter().map(nearest).fold(0.0, f64::max);
+        assert!((nearest(&pool[far[0]]) / most - 1.0).abs() < 1e-9, "{} of {most}", nearest(&pool[far[0]]));
         assert!(farthest(conv, &pool, &pool, 3).is_empty(), "what was chosen is not chosen again");
     }
 
