@@ -357,9 +357,13 @@ mod command {
             let (code, said, talk) = self.gpuctl(&["devices"]);
             assert_eq!(code, 0, "{talk}");
             assert!(said.contains("opencl:0"), "{said}");
-            let lines: Vec<&str> = said.lines().filter(|l| l.starts_with("unfit: ")).collect();
-            assert!(lines.len() < 2, "{said}");
-            lines.first().map(|l| (*l).to_string())
+            let begins = |l: &&str| l.starts_with("unfit: ");
+            assert!(said.lines().filter(begins).count() < 2, "{said}");
+            // With the lines that it is folded to.
+            let mut lines = said.lines().skip_while(|l| !begins(l));
+            let first = lines.next()?;
+            let more = lines.take_while(|l| l.starts_with("    ")).map(str::trim_start);
+            Some(std::iter::once(first).chain(more).collect::<Vec<_>>().join(" "))
         }
     }
 

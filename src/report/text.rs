@@ -44,8 +44,11 @@ pub(super) fn table(columns: &[&str]) -> Table {
     t
 }
 
-/// Lines folded to `width` columns. What goes on stands under the text that it goes on from; lines of tables and words without
-/// blanks (paths, for instance) stay whole.
+/// A blank that no line is folded at.
+const HELD: char = '\u{a0}';
+
+/// Lines folded to `width` columns. What goes on stands under the text that it goes on from; lines of tables, words without
+/// blanks (paths, for instance) and commands in backquotes stay whole.
 pub(super) fn folded(text: &str, width: u16) -> String {
     let mut out = String::new();
     for line in text.lines() {
@@ -54,7 +57,13 @@ pub(super) fn folded(text: &str, width: u16) -> String {
         } else {
             let hang = " ".repeat(hang(line));
             let how = textwrap::Options::new(width.into()).subsequent_indent(&hang).break_words(false);
-            out.push_str(&textwrap::fill(line, how));
+            // Every second piece is a command.
+            let pieces: Vec<String> = line.split('`').map(String::from).collect();
+            let held = |(i, piece): (usize, &String)| {
+                if i % 2 == 1 && i + 1 < pieces.len() { piece.replace(' ', &HELD.to_string()) } else { piece.clone() }
+            };
+            let line = pieces.iter().enumerate().map(held).collect::<Vec<_>>().join("`");
+            out.push_str(&textwrap::fill(&line, how).replace(HELD, " "));
         }
         out.push('\n');
     }
@@ -300,7 +309,12 @@ mod tests {
         assert_eq!(folded, want);
         let words = |t: &str| t.split_whitespace().map(String::from).collect::<Vec<_>>();
         assert_eq!(words(&folded), words(text));
-        // Paths can be copied.
+        // Paths and commands can be copied.
+        let command =
+            "unfit: opencl:0: one of two; run `gpuctl devices --trial --device opencl:0` to try it again, or `not";
+        let folded = super::folded(command, 40);
+        assert!(folded.contains("\n    `gpuctl devices --trial --device opencl:0`\n"), "{folded}");
+        assert_eq!(words(&folded), words(command));
         let path = format!("    next: see /{}/x", "long".repeat(20));
         assert!(super::folded(&path, 30).contains(&"long".repeat(20)));
         assert_eq!(super::folded("", 30), "");

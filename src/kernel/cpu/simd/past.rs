@@ -14,7 +14,7 @@ const LINE: usize = 64;
 const FAR: usize = 32 << 20;
 
 /// True if a result of so many bytes is better written past the caches.
-pub(in super::super) fn is_far(isa: Isa, bytes: usize) -> bool {
+pub(in crate::kernel::cpu) fn is_far(isa: Isa, bytes: usize) -> bool {
     cfg!(target_arch = "x86_64") && isa.0 >= Level::Avx2 && bytes >= FAR
 }
 
@@ -24,7 +24,7 @@ struct Aligned([u8; BLOCK]);
 
 /// Fills `y`, piece by piece: `f(at, piece)` computes the bytes from `at` on. Pieces begin at multiples of 64 bytes in memory but for the
 /// first one, which ends there, and so do elements of any size in them.
-pub(in super::super) fn fill(isa: Isa, y: &mut [u8], mut f: impl FnMut(usize, &mut [u8])) {
+pub(in crate::kernel::cpu) fn fill(isa: Isa, y: &mut [u8], mut f: impl FnMut(usize, &mut [u8])) {
     let head = y.as_ptr().align_offset(LINE).min(y.len());
     let lines = head + (y.len() - head) / LINE * LINE;
     if head > 0 {
