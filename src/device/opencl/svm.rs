@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use opencl3::command_queue::enqueue_migrate_mem_object;
+use opencl3::device::{CL_DEVICE_SVM_CAPABILITIES, CL_DEVICE_SVM_COARSE_GRAIN_BUFFER};
 use opencl3::memory::{
     CL_MEM_READ_WRITE, CL_MEM_USE_HOST_PTR, CL_MIGRATE_MEM_OBJECT_HOST, create_buffer, release_mem_object,
     set_mem_object_destructor_callback, svm_alloc, svm_free,
@@ -22,12 +23,9 @@ use super::queue::OpenclQueue;
 use super::sys::{self, Handle, Raw};
 use super::{ClBuffer, Host, Shared};
 
-const SVM_CAPABILITIES: u32 = 0x1053;
-const COARSE_GRAIN_BUFFER: u64 = 1;
-
 /// Whether the device has it. Versions before 2.0 do not know the question.
 pub(super) fn has(device: Raw) -> bool {
-    sys::device_number(device, SVM_CAPABILITIES).unwrap_or(0) & COARSE_GRAIN_BUFFER != 0
+    sys::device_number(device, CL_DEVICE_SVM_CAPABILITIES).unwrap_or(0) & CL_DEVICE_SVM_COARSE_GRAIN_BUFFER != 0
 }
 
 /// Where such memory was last sent as a whole; a launch or a mapping moves it, and is not asked.
