@@ -6,6 +6,7 @@ use std::borrow::Cow;
 
 use crate::base::Result;
 
+use super::channels;
 use super::depthwise;
 use super::gradient::{self, Pixels};
 use super::large::Failure;
@@ -14,6 +15,7 @@ use super::matmul::single;
 use super::number::{Element as Stored, Number, with_element};
 use super::planes::{Layout, Patches, with_space};
 use super::product::{Element, FLOPS_PER_S, Scale, Side, View, multiply};
+use super::simd::channels::Beside;
 use super::simd::routine::GemmElement;
 use super::simd::sweep::Swept;
 use super::simd::tile::Block;
@@ -22,8 +24,8 @@ use super::vector::Wide;
 use super::{Call, CpuCtx, NativeArgs};
 
 /// Floats that convolutions are summed in.
-pub(super) trait Float: Element + Real + GemmElement + Swept {}
-impl<T: Element + Real + GemmElement + Swept> Float for T {}
+pub(super) trait Float: Element + Real + GemmElement + Swept + Beside {}
+impl<T: Element + Real + GemmElement + Swept + Beside> Float for T {}
 
 /// Sizes of a call; names as in `kernel::window::Window`.
 #[derive(Clone, Copy)]
@@ -196,6 +198,9 @@ fn images<T: Float>(
 }
 
 fn convolve<T: Float>(ctx: &CpuCtx<'_>, s: &Sizes, layout: Layout, x: &[T], f: &[T], y: &mut [T]) -> Result<()> {
+    if channels::forward(ctx, s, x, f, y) {
+        return Ok(());
+    }
     let (x, y) = ((x, s.c * s.h * s.w), (y, s.co * s.pixels()));
     if s.is_pointwise() && !s.is_depthwise() {
         return images(ctx, s, x, y, |ctx, x, y| pointwise(ctx, s, x, f, y));
@@ -291,6 +296,9 @@ fn data<E: Wide<Acc = T>, T: Float>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>,
     let (mut g_buffer, mut f_buffer) = (Vec::new(), Vec::new());
     let (g, f) = (E::wide(g, &mut g_buffer), filters(&s, f, &mut f_buffer));
     let (of_g, of_x) = (s.co * s.pixels(), s.c * s.h * s.w);
+    if s.is_depthwise() && s.nhwc && with_numbers(ctx, dx, |dx| channels::backward(ctx, &s, g, &f, dx)) {
+        return Ok(());
+    }
     // A filter that is not finite would make NaN of the zeros around g, which are not there.
     if f.iter().fold(true, |all, v| all & (*v * T::ZERO == T::ZERO)) {
         if s.is_pointwise() && s.group == 1 && !s.nhwc {
@@ -433,6 +441,9 @@ fn weight<E: Wide<Acc = T>, T: Float>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_
     let (depth, og, cg) = (s.depth(), s.og(), s.cg());
     if s.n == 0 || s.pixels() == 0 {
         df.fill(E::store(T::ZERO));
+        return Ok(());
+    }
+    if s.is_depthwise() && s.nhwc && with_numbers(ctx, df, |df| channels::weight(ctx, &s, g, x, df)) {
         return Ok(());
     }
     if s.is_depthwise() && !s.nhwc && layout.pitch <= 2 * s.wo {
@@ -642,10 +653,12 @@ mod tests {
             for nhwc in [false, true] {
                 let call = call(shape, nhwc).unwrap();
                 let s = Sizes::of(&call);
-                let (x, mut f, g) = (of(s.x_len(), 1), of(s.f_len(), 2), of(s.y_len(), 3));
-                for infinite in [false, true] {
-                    if infinite {
-                        f[0] = f32::INFINITY;
+                let (x, mut f, mut g) = (of(s.x_len(), 1), of(s.f_len(), 2), of(s.y_len(), 3));
+                for infinite in ["nothing", "a filter", "g, too"] {
+                    match infinite {
+                        "a filter" => f[0] = f32::INFINITY,
+                        "g, too" => g[0] = f32::INFINITY,
+                        _ => {}
                     }
                     let ways: [(NativeFn, NativeFn, &[f32], &[f32], usize); 3] = [
                         (conv2d, conv2d_naive, &x, &f, s.y_len()),

@@ -10,49 +10,21 @@ use super::simd::sweep::{DOTS, Rows, Shifts, Sweeps, Swept};
 use super::simd::{Job, Style, dispatch};
 use super::sweep::{Phase, Plan, put};
 
-/// The result of one image, in either layout.
+/// The result of one image in NCHW.
 pub(super) fn apply<T: Element + Swept>(ctx: &CpuCtx<'_>, plan: &Plan, x: &[T], f: &[T], y: &mut [T]) {
     let pixels = plan.to.h * plan.to.w;
     let set = T::sweeps(ctx.isa);
     let parts = ctx.parts_for_bytes(4 * size_of_val(y));
-    let chunk = CpuCtx::chunk(plan.to.c, parts, 1) * pixels;
-    let channels = |first: usize, planes: Planes<'_, T>, y: &mut [T]| {
-        dispatch(ctx.isa, Channels { plan, set: &set, planes, f, first: first / pixels, y });
-    };
-    if !plan.to.nhwc {
-        ctx.split(y, chunk, |first, y| channels(first, Planes::Of(x), y));
-        return;
-    }
-    // As planes first, whose rows are read once for all channels; the result is turned.
-    let mut made = vec![T::ZERO; y.len()];
-    with_space(plan.layout.len(), |planes| {
-        plan.layout.fill(ctx, x, planes);
-        let planes = &*planes;
-        ctx.split(&mut made, chunk, |first, y| channels(first, Planes::Laid(planes), y));
+    ctx.split(y, CpuCtx::chunk(plan.to.c, parts, 1) * pixels, |first, y| {
+        dispatch(ctx.isa, Channels { plan, set: &set, x, f, first: first / pixels, y });
     });
-    let c = plan.to.c;
-    ctx.split(y, CpuCtx::chunk(pixels, parts, 1) * c, |first, y| {
-        for (i, y) in y.chunks_exact_mut(c).enumerate() {
-            for (channel, y) in y.iter_mut().enumerate() {
-                *y = made[channel * pixels + first / c + i];
-            }
-        }
-    });
-}
-
-/// Where the planes of a channel come from.
-enum Planes<'a, T> {
-    /// From the image.
-    Of(&'a [T]),
-    /// They are there.
-    Laid(&'a [T]),
 }
 
 /// Channels from `first` on.
 struct Channels<'a, T> {
     plan: &'a Plan,
     set: &'a Sweeps<T>,
-    planes: Planes<'a, T>,
+    x: &'a [T],
     f: &'a [T],
     first: usize,
     y: &'a mut [T],
@@ -74,13 +46,8 @@ impl<T: Element + Swept> Job for Channels<'_, T> {
             layout.clear(own);
             for (i, y) in self.y.chunks_exact_mut(pixels).enumerate() {
                 let channel = self.first + i;
-                let plane = match self.planes {
-                    Planes::Of(x) => {
-                        layout.fill_one(self.set, &runs, x, channel, own);
-                        &*own
-                    }
-                    Planes::Laid(all) => &all[channel * layout.plane..],
-                };
+                layout.fill_one(self.set, &runs, self.x, channel, own);
+                let plane = &*own;
                 let mut sums = |phase: &Phase, apart: usize, to: &mut [T]| {
                     let f = &self.f[channel * plan.of_group..];
                     let factors = if in_order {

@@ -6,9 +6,10 @@ use super::conv::{Float, Sizes};
 use super::number::Number;
 use super::planes::{Layout, Patches, Positions, with_space};
 use super::product::{Element, Scale, View, copy, multiply};
-use super::simd::sweep::{Hops, Sweeps, Swept};
+use super::simd::sweep::{Hops, Rows, Sweeps, Swept};
 use super::simd::tile::{Block, LARGEST};
-use super::simd::{Job, Style, dispatch};
+use super::simd::turn::{Lines, turn};
+use super::simd::{Isa, Job, Style, dispatch};
 
 /// Pixels of a padded image, with the channels of each together.
 pub(super) struct Pixels {
@@ -96,70 +97,66 @@ impl Pixels {
     }
 
     /// Lays an image out.
-    fn fill<T: Element>(&self, ctx: &CpuCtx<'_>, s: &Sizes, x: &[T], to: &mut [T]) {
+    fn fill<T: Element + Swept>(&self, ctx: &CpuCtx<'_>, s: &Sizes, x: &[T], to: &mut [T]) {
         let row = self.across.len * self.pitch;
         let to = &mut to[..self.down.len * row];
         let parts = ctx.parts_for_bytes(4 * size_of_val(to));
         ctx.split(to, CpuCtx::chunk(self.down.len, parts, 1) * row, |first, to| {
-            dispatch(ctx.isa, Lay { pixels: self, s, x, first: first / row, to });
+            lay(ctx.isa, self, s, x, first / row, to);
         });
     }
 }
 
-/// Side of the squares in which an image is turned.
-const SQUARE: usize = 16;
-
-/// Rows of pixels from `first` on.
-struct Lay<'a, T> {
-    pixels: &'a Pixels,
-    s: &'a Sizes,
-    x: &'a [T],
-    first: usize,
-    to: &'a mut [T],
-}
-
-impl<T: Element> Job for Lay<'_, T> {
-    type Out = ();
-    #[inline(always)]
-    fn run<S: Style>(self) {
-        let Lay { pixels, s, x, first, to } = self;
-        let (pitch, across) = (pixels.pitch, &pixels.across);
-        let [cs, ys, xs] = s.strides(s.c, s.h, s.w);
-        for (i, to) in to.chunks_exact_mut(across.len * pitch).enumerate() {
-            let Some(y) = pixels.down.element(first + i, s.h) else {
-                to.fill(T::ZERO);
-                continue;
-            };
-            if s.nhwc {
-                for (at, to) in to.chunks_exact_mut(pitch).enumerate() {
-                    match across.element(at, s.w) {
-                        Some(column) => copy(&mut to[..s.c], &x[y * ys + column * xs..][..s.c]),
-                        None => to.fill(T::ZERO),
-                    }
-                }
-                continue;
+/// Rows of pixels from `first` on, laid out with the channels of each pixel together.
+fn lay<T: Element + Swept>(isa: Isa, pixels: &Pixels, s: &Sizes, x: &[T], first: usize, to: &mut [T]) {
+    let (pitch, across) = (pixels.pitch, &pixels.across);
+    let [cs, ys, xs] = s.strides(s.c, s.h, s.w);
+    // What is kept of a row and is not padding.
+    let inside = |at: &usize| across.element(*at, s.w).is_some();
+    let (low, high) = match ((0..across.len).find(inside), (0..across.len).rfind(inside)) {
+        (Some(low), Some(high)) => (low, high + 1),
+        _ => (0, 0),
+    };
+    let column = across.element(low, s.w).unwrap_or(0);
+    let (set, mut few) = (T::sweeps(isa), Vec::new());
+    for (i, to) in to.chunks_exact_mut(across.len * pitch).enumerate() {
+        let Some(y) = pixels.down.element(first + i, s.h).filter(|_| low < high) else {
+            to.fill(T::ZERO);
+            continue;
+        };
+        to[..low * pitch].fill(T::ZERO);
+        to[high * pitch..].fill(T::ZERO);
+        let (from, to) = (&x[y * ys + column * xs..], &mut to[low * pitch..high * pitch]);
+        let len = high - low;
+        if s.nhwc {
+            for (to, from) in to.chunks_exact_mut(pitch).zip(from.chunks(across.step * xs)) {
+                copy(&mut to[..s.c], &from[..s.c]);
             }
-            for square in (0..across.len).step_by(SQUARE) {
-                let end = across.len.min(square + SQUARE);
-                for c0 in (0..s.c).step_by(SQUARE) {
-                    let channels = SQUARE.min(s.c - c0);
-                    for at in square..end {
-                        let to = &mut to[at * pitch + c0..][..channels];
-                        match across.element(at, s.w) {
-                            Some(column) => {
-                                let from = &x[c0 * cs + y * ys + column..];
-                                for (to, v) in to.iter_mut().zip(from.iter().step_by(cs)) {
-                                    *to = *v;
-                                }
-                            }
-                            None => to.fill(T::ZERO),
-                        }
-                    }
+            continue;
+        }
+        if across.step == 1 {
+            turn(isa, from, (s.c, len), Lines { x: cs, y: pitch }, to, false);
+            continue;
+        }
+        // First the columns of some channels side by side.
+        few.resize(FEW * len, T::ZERO);
+        for c0 in (0..s.c).step_by(FEW) {
+            let rows = FEW.min(s.c - c0);
+            let of = &from[c0 * cs..];
+            if across.step == 2 {
+                set.halve(Rows { count: rows, data: cs, out: len, len }, of, &mut few);
+            } else {
+                for (few, of) in few.chunks_exact_mut(len).zip(of.chunks(cs)).take(rows) {
+                    few.iter_mut().zip(of.iter().step_by(across.step)).for_each(|(to, v)| *to = *v);
                 }
             }
+            turn(isa, &few, (rows, len), Lines { x: len, y: pitch }, &mut to[c0..], false);
         }
     }
 }
+
+/// Channels that are taken at once where columns lie apart.
+const FEW: usize = 16;
 
 /// Bytes of a panel of pixels that stay in a second-level cache while filters pass by.
 const PANEL: usize = 128 << 10;

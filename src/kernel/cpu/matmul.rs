@@ -13,6 +13,7 @@ use super::math::Real;
 use super::number::{Element as Stored, Number, with_element};
 use super::product::{Element, FLOPS_PER_S, Scale, Side, View, multiply, multiply_by};
 use super::simd::routine::GemmElement;
+use super::simd::sweep::Swept;
 use super::simd::tile::{Block, Bytes};
 use super::{Call, CpuCtx, NativeArgs};
 
@@ -119,7 +120,7 @@ const TINY: f64 = 1000.0;
 
 /// The products of floats, row-major and one behind the other, each computed and shared out in the way that fits its shape. The
 /// slices hold all of them, as `Problem` says.
-fn product<T: Element + Real + GemmElement>(
+fn product<T: Element + Real + GemmElement + Swept>(
     ctx: &CpuCtx<'_>,
     p: &Problem,
     a: &[T],
@@ -150,7 +151,7 @@ fn product<T: Element + Real + GemmElement>(
 }
 
 /// One product of floats.
-pub(super) fn single<T: Element + Real + GemmElement>(
+pub(super) fn single<T: Element + Real + GemmElement + Swept>(
     ctx: &CpuCtx<'_>,
     a: &View<'_, T>,
     b: &View<'_, T>,

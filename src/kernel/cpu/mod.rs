@@ -8,6 +8,7 @@ pub mod bias;
 pub mod blas;
 pub mod broadcast;
 pub mod cast;
+mod channels;
 pub mod conv;
 mod depthwise;
 mod dots;

@@ -2,29 +2,34 @@
 
 use crate::base::Result;
 
+use super::simd::past;
+use super::simd::turn::{Lines, turn};
 use super::{Call, CpuCtx, NativeArgs};
 
-/// Edge of a block: 32 rows of 32 f64 fit the first-level cache twice.
+/// Threads' shares are cut at multiples of so many rows of the result.
+const UNIT: usize = 64;
+/// Edge of a block that is swapped with its mirror image: 32 rows of 32 f64 fit the first-level cache twice.
 const BLOCK: usize = 32;
 /// Bytes up to which a matrix is its own block.
 const SMALL: usize = 48 << 10;
 
 /// y[n, m] = x[m, n] transposed. Params: m, n. Any dtype: only its size matters.
 pub fn transpose(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
-    blocks(ctx, args, call, BLOCK)
+    match call.dtype.size() {
+        1 => blocks::<u8>(ctx, args, call),
+        2 => blocks::<u16>(ctx, args, call),
+        4 => blocks::<u32>(ctx, args, call),
+        _ => blocks::<u64>(ctx, args, call),
+    }
 }
 
 /// Element by element on one thread.
-pub fn transpose_naive(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
-    blocks(&ctx.alone(), args, call, usize::MAX)
-}
-
-fn blocks(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call, block: usize) -> Result<()> {
+pub fn transpose_naive(_: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
     match call.dtype.size() {
-        1 => typed::<u8>(ctx, args, call, block),
-        2 => typed::<u16>(ctx, args, call, block),
-        4 => typed::<u32>(ctx, args, call, block),
-        _ => typed::<u64>(ctx, args, call, block),
+        1 => elements::<u8>(args, call),
+        2 => elements::<u16>(args, call),
+        4 => elements::<u32>(args, call),
+        _ => elements::<u64>(args, call),
     }
 }
 
@@ -66,38 +71,28 @@ fn typed_swaps<T: bytemuck::Pod>(args: &mut NativeArgs<'_>, call: &Call, block: 
     Ok(())
 }
 
-fn typed<T: bytemuck::Pod + Send + Sync>(
-    ctx: &CpuCtx<'_>,
-    args: &mut NativeArgs<'_>,
-    call: &Call,
-    block: usize,
-) -> Result<()> {
+fn elements<T: bytemuck::Pod>(args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
     let (m, n) = (call.size(0), call.size(1));
-    let x = args.input::<T>(0, m * n)?;
-    let y = args.output::<T>(0, m * n)?;
+    let (x, y) = (args.input::<T>(0, m * n)?, args.output::<T>(0, m * n)?);
+    for (j, row) in y.chunks_exact_mut(m.max(1)).enumerate() {
+        for (i, to) in row.iter_mut().enumerate() {
+            *to = x[i * n + j];
+        }
+    }
+    Ok(())
+}
+
+fn blocks<T: bytemuck::Pod + Send + Sync>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
+    let (m, n) = (call.size(0), call.size(1));
+    let (x, y) = (args.input::<T>(0, m * n)?, args.output::<T>(0, m * n)?);
     if m * n == 0 {
         return Ok(());
     }
     let parts = ctx.parts_for_bytes(2 * size_of_val(x));
+    let far = past::is_far(ctx.isa, size_of_val(y));
     // Each piece is a run of whole rows of y, that is, of columns of x.
-    ctx.split(y, CpuCtx::chunk(n, parts, BLOCK) * m, |first, y| {
-        let (j0, rows) = (first / m, y.len() / m);
-        let mut jb = 0;
-        while jb < rows {
-            let j_end = jb.saturating_add(block).min(rows);
-            let mut ib = 0;
-            while ib < m {
-                let i_end = ib.saturating_add(block).min(m);
-                for j in jb..j_end {
-                    let out = &mut y[j * m + ib..j * m + i_end];
-                    for (o, i) in out.iter_mut().zip(ib..i_end) {
-                        *o = x[i * n + j0 + j];
-                    }
-                }
-                ib = i_end;
-            }
-            jb = j_end;
-        }
+    ctx.split(y, CpuCtx::chunk(n, parts, UNIT) * m, |first, y| {
+        turn(ctx.isa, &x[first / m..], (m, y.len() / m), Lines { x: n, y: m }, y, far);
     });
     Ok(())
 }

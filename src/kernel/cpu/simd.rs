@@ -5,10 +5,12 @@
 
 #![allow(unsafe_code)]
 
+pub mod channels;
 pub(super) mod past;
 pub mod routine;
 pub mod sweep;
 pub mod tile;
+pub(super) mod turn;
 mod vector;
 
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -46,7 +46,7 @@ impl Plan {
     /// y from x. None where windows reach so far that planes would be mostly padding, or where a row of the result is short by
     /// what planes have between rows.
     pub(super) fn forward(s: &Sizes, layout: &Layout) -> Option<Self> {
-        if s.nhwc && !s.is_depthwise() || layout.pitch > MOST_PITCH * s.wo {
+        if s.nhwc || layout.pitch > MOST_PITCH * s.wo {
             return None;
         }
         let phase = Phase {
@@ -71,7 +71,7 @@ impl Plan {
     /// dx from g: for each remainder of its rows and columns by the strides, a convolution of g with the positions of the window that
     /// meet such pixels. None as for [`Plan::forward`].
     pub(super) fn backward(s: &Sizes) -> Option<Self> {
-        if s.nhwc && !s.is_depthwise() || s.sh.checked_mul(s.sw)? > MOST_PHASES {
+        if s.nhwc || s.sh.checked_mul(s.sw)? > MOST_PHASES {
             return None;
         }
         let down = meetings(s.h, s.sh, s.pt, s.kh, s.dh)?;

@@ -78,7 +78,7 @@ fn store(isa: Isa, from: &[u8], to: &mut [u8]) {
 }
 
 /// Such stores are seen by others in no order of their own: what follows this is seen after them.
-fn fence() {
+pub(super) fn fence() {
     #[cfg(target_arch = "x86_64")]
     {
         // SAFETY: every processor of the target has it (SSE).

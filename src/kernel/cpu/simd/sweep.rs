@@ -302,7 +302,7 @@ pub struct Sweeps<T> {
 }
 
 /// Columns of tiles of dot products.
-pub const DOTS: [usize; 3] = [9, 3, 1];
+pub const DOTS: [usize; 5] = [9, 4, 3, 2, 1];
 
 macro_rules! sweeps {
     ($name:ident, $vector:ty, $e:ident, $($features:literal)?, vectors $vectors:literal,
@@ -356,7 +356,13 @@ macro_rules! sweeps {
                 shifted: rows,
                 copied: copy,
                 halved: halve,
-                dots: [dot::<{ DOTS[0] }>, dot::<{ DOTS[1] }>, dot::<{ DOTS[2] }>],
+                dots: [
+                    dot::<{ DOTS[0] }>,
+                    dot::<{ DOTS[1] }>,
+                    dot::<{ DOTS[2] }>,
+                    dot::<{ DOTS[3] }>,
+                    dot::<{ DOTS[4] }>,
+                ],
             }
         }
     };
