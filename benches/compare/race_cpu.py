@@ -6,7 +6,7 @@ SERVER is the bench target `cpu` (cargo bench --bench cpu --no-run says where it
 (benches/compare/fetch-rivals). Each side is one process that waits for requests, so that only one of them computes at a
 time; they take turns, round by round, on operands and results that exist. A rival's threads are given time to fall asleep
 before the next side begins. Printed: the best rival by its median, and the median of its time by ours over the rounds
-(above 1: gpuctl is faster), with the smallest and the largest.
+(above 1: gpuctl is faster), with the smallest and the largest. Convolutions: each side in the better of its two layouts.
 """
 
 import argparse
@@ -66,6 +66,13 @@ def cases(groups):
                 dims = f"n{n},c{c},inner{s * s}" if op.startswith("batch") else f"n{n},c{c},h{s},w{s}"
                 attrs = "kernel_shape=2:2,strides=2:2" if op.endswith("pool2d") else "-"
                 yield "nn", f"{op}/f32/{dims}/{attrs}/uniform", (op, "f32", [n, c, s, s])
+
+
+def layouts(name):
+    """The forms of one of our cases, by layout."""
+    if not name.startswith("conv2d"):
+        return {"": name}
+    return {"NCHW": name, "NHWC": name.replace("/strides", "/layout=NHWC,strides")}
 
 
 def torch_calls(torch, op, dtype, dims):
@@ -259,13 +266,16 @@ def main():
         for group, name, told in cases(groups):
             if args.match not in name:
                 continue
-            times, mine, bad = {}, [], None
+            times, own, bad = {}, {}, None
             for _ in range(args.rounds):
-                said = ours.ask(f"{threads} - {args.seconds} {name}")
-                if "error" in said:
-                    bad = said["error"]
+                for layout, form in layouts(name).items():
+                    said = ours.ask(f"{threads} - {args.seconds} {form}")
+                    if "error" in said:
+                        bad = said["error"]
+                        break
+                    own.setdefault(layout, []).append((said["median_s"], said["variant"]))
+                if bad:
                     break
-                mine.append(said["median_s"])
                 for r, side in rivals.items():
                     if r == "torch" or told[0] == "gemm":
                         for form, t in side.ask(json.dumps([*told, args.seconds])).items():
@@ -276,15 +286,17 @@ def main():
                 print(f"{name:<62} {bad}", flush=True)
                 rows.append({"case": name, "threads": threads, "error": bad})
                 continue
+            layout = min(own, key=lambda l: records.median(t for t, _ in own[l]))
+            mine, variant = [t for t, _ in own[layout]], own[layout][-1][1]
             best = min(times, key=lambda r: records.median(times[r]))
             ratios = [t / o for t, o in zip(times[best], mine)]
-            row = {"group": group, "case": name, "threads": threads, "gpuctl_s": records.median(mine), "variant": said["variant"],
-                   "rivals_s": {r: records.median(t) for r, t in times.items()}, "best": best,
+            row = {"group": group, "case": name, "threads": threads, "gpuctl_s": records.median(mine), "variant": variant,
+                   "layout": layout, "rivals_s": {r: records.median(t) for r, t in times.items()}, "best": best,
                    "ratio": records.median(ratios), "ratio_range": records.spread(ratios)}
             rows.append(row)
             low, high = row["ratio_range"]
             print(f"{name:<62} {row['gpuctl_s'] * 1e6:>8.1f}us {records.median(times[best]) * 1e6:>8.1f}us "
-                  f"{row['ratio']:>14.2f}  {low:.2f} .. {high:.2f}  {best}", flush=True)
+                  f"{row['ratio']:>14.2f}  {low:.2f} .. {high:.2f}  {best}{' against ' + layout if layout else ''}", flush=True)
         for side in [ours, *rivals.values()]:
             side.process.stdin.close()
             side.process.wait()

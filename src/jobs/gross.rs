@@ -45,9 +45,7 @@ impl<'a> Doubt<'a> {
     /// oracle answers.
     pub(super) fn excuses(&self, output: usize, i: u64, got: Exact) -> bool {
         let dtype = self.case.dtype;
-        let near = |(want, scale): (Exact, f64)| {
-            got.add(want.neg()).abs_f64() <= 64.0 * dtype.unit_roundoff() * scale
-        };
+        let near = |(want, scale): (Exact, f64)| got.add(want.neg()).abs_f64() <= 64.0 * dtype.unit_roundoff() * scale;
         dtype.is_float() && self.answer(output, i).is_some_and(near)
     }
 

@@ -133,7 +133,14 @@ impl Meeting {
 }
 
 /// The result of all images, each of `from` elements, row by row. `f` has the window's positions of each channel together.
-fn apply<T: Element + Beside>(ctx: &CpuCtx<'_>, s: &Sizes, m: &Meeting, (x, from): (&[T], usize), f: &[T], y: &mut [T]) {
+fn apply<T: Element + Beside>(
+    ctx: &CpuCtx<'_>,
+    s: &Sizes,
+    m: &Meeting,
+    (x, from): (&[T], usize),
+    f: &[T],
+    y: &mut [T],
+) {
     let (set, wide, window) = (T::channels(ctx.isa), m.wide(), s.kh * s.kw);
     let mut factors = vec![T::ZERO; f.len()];
     turn(ctx.isa, f, (s.c, window), Lines { x: window, y: s.c }, &mut factors, false);

@@ -109,7 +109,7 @@ impl Sizes {
         self.cg() == 1 && self.og() == 1
     }
     /// Every pixel is its own window.
-    fn is_pointwise(&self) -> bool {
+    pub(super) fn is_pointwise(&self) -> bool {
         (self.kh, self.kw, self.sh, self.sw, self.pt, self.pl) == (1, 1, 1, 1, 0, 0)
             && (self.ho, self.wo) == (self.h, self.w)
     }

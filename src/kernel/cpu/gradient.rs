@@ -1,6 +1,8 @@
 //! Gradients of filters as products over pixels: a row for each filter, a column for each channel at each position of the window.
 //! Of each pixel all channels lie together, so that a position's columns are read where they lie.
 
+use std::ops::Range;
+
 use super::CpuCtx;
 use super::conv::{Float, Sizes};
 use super::number::Number;
@@ -24,6 +26,8 @@ pub(super) struct Pixels {
     taps: Vec<usize>,
     /// Columns of each.
     cols: usize,
+    /// The image itself has its pixels so: nothing is laid out.
+    direct: bool,
 }
 
 /// Rows or columns.
@@ -35,16 +39,19 @@ struct Axis {
     /// The result's stride and the window's dilation among those that are kept.
     stride: usize,
     dilation: usize,
+    /// Of those that are kept, how many a window reaches over.
+    reach: usize,
 }
 
 impl Axis {
     /// None if windows reach beyond any memory.
     fn of(count: usize, stride: usize, pad: usize, window: usize, dilation: usize) -> Option<Self> {
         if window == 1 {
-            return Some(Axis { len: count, step: stride, pad, stride: 1, dilation: 0 });
+            return Some(Axis { len: count, step: stride, pad, stride: 1, dilation: 0, reach: 1 });
         }
-        let reach = count.checked_sub(1)?.checked_mul(stride)?.checked_add((window - 1).checked_mul(dilation)?)?;
-        Some(Axis { len: reach.checked_add(1)?, step: 1, pad, stride, dilation })
+        let reach = (window - 1).checked_mul(dilation)?.checked_add(1)?;
+        let len = count.checked_sub(1)?.checked_mul(stride)?.checked_add(reach)?;
+        Some(Axis { len, step: 1, pad, stride, dilation, reach })
     }
     /// The element of an image of `len` that is kept at place `at`, if it is not padding.
     fn element(&self, at: usize, len: usize) -> Option<usize> {
@@ -71,9 +78,10 @@ impl Pixels {
         }
         let down = Axis::of(s.ho, s.sh, s.pt, s.kh, s.dh)?;
         let across = Axis::of(s.wo, s.sw, s.pl, s.kw, s.dw)?;
-        let mut pitch = if rows { s.c } else { s.c.next_multiple_of(UNIT) };
+        let direct = s.nhwc && s.is_pointwise() && cols.is_multiple_of(set.lanes);
+        let mut pitch = if rows || direct { s.c } else { s.c.next_multiple_of(UNIT) };
         // Pixels a large power of two apart would share a few places in the caches.
-        if !rows && (pitch / UNIT).is_multiple_of(4) {
+        if !rows && !direct && (pitch / UNIT).is_multiple_of(4) {
             pitch += UNIT;
         }
         let whole = down.len.checked_mul(across.len)?.checked_mul(pitch)?;
@@ -90,19 +98,31 @@ impl Pixels {
             x: each(s.ho, s.wo, down.stride * row, across.stride * pitch),
             taps: each(s.kh, if rows { 1 } else { s.kw }, down.dilation * row, across.dilation * pitch),
             cols,
+            direct,
             down,
             across,
             pitch,
         })
     }
 
-    /// Lays an image out.
-    fn fill<T: Element + Swept>(&self, ctx: &CpuCtx<'_>, s: &Sizes, x: &[T], to: &mut [T]) {
-        let row = self.across.len * self.pitch;
-        let to = &mut to[..self.down.len * row];
+    /// Elements of a row that is kept.
+    fn row(&self) -> usize {
+        self.across.len * self.pitch
+    }
+
+    /// The rows that are kept which so many rows of the result meet.
+    fn kept(&self, rows: &Range<usize>) -> Range<usize> {
+        let first = rows.start * self.down.stride;
+        first..first + (rows.len() - 1) * self.down.stride + self.down.reach
+    }
+
+    /// Lays out what some rows of the result meet of an image.
+    fn fill<T: Element + Swept>(&self, ctx: &CpuCtx<'_>, s: &Sizes, x: &[T], rows: &Range<usize>, to: &mut [T]) {
+        let (row, kept) = (self.row(), self.kept(rows));
+        let to = &mut to[..kept.len() * row];
         let parts = ctx.parts_for_bytes(4 * size_of_val(to));
-        ctx.split(to, CpuCtx::chunk(self.down.len, parts, 1) * row, |first, to| {
-            lay(ctx.isa, self, s, x, first / row, to);
+        ctx.split(to, CpuCtx::chunk(kept.len(), parts, 1) * row, |first, to| {
+            lay(ctx.isa, self, s, x, kept.start + first / row, to);
         });
     }
 }
@@ -161,6 +181,13 @@ const FEW: usize = 16;
 /// Bytes of a panel of pixels that stay in a second-level cache while filters pass by.
 const PANEL: usize = 128 << 10;
 
+/// Sums over pixels are made in up to so many pieces, if there are enough of them that each has so many pixels, and all of them no
+/// more elements than this. The shape alone says how many, so that the bits do not depend on the threads; each piece is one thread's,
+/// whose cache holds it.
+const PIECES: std::ops::RangeInclusive<usize> = 4..=16;
+const LEAST: usize = 768;
+const MOST_SUMS: usize = 1 << 19;
+
 /// The gradient of all filters from all images: of filter o, position t and channel i of its group at
 /// `sums[(o · positions + t) · channels + i]`.
 pub(super) fn weight<T: Element + Swept>(
@@ -172,23 +199,76 @@ pub(super) fn weight<T: Element + Swept>(
     x: &[T],
     sums: &mut [T],
 ) {
-    let (row, count) = (s.depth(), s.pixels());
-    let [line, _, _] = s.strides(s.co, s.ho, s.wo);
-    let parts = ctx.parts_for_seconds(s.seconds() / s.n.max(1) as f64);
-    // Strips of one height for every thread.
-    let chunk = CpuCtx::chunk(s.co, parts, set.rows[set.vectors - 1].min(s.og().max(1)));
-    with_space(pixels.down.len * pixels.across.len * pixels.pitch + SLACK, |space| {
-        for n in 0..s.n {
-            pixels.fill(ctx, s, &x[n * s.c * s.h * s.w..], space);
-            let (space, g) = (&*space, &g[n * s.co * count..][..s.co * count]);
-            ctx.split(sums, chunk * row, |first, sums| {
-                dispatch(ctx.isa, Filters { s, pixels, set, g, line, x: space, first: first / row, sums, add: n > 0 });
-            });
+    let (all, len) = (s.n * s.ho, sums.len());
+    let pieces = (MOST_SUMS / len.max(1)).min(s.n * s.pixels() / LEAST).min(all).min(*PIECES.end());
+    let whole = Whole { s, pixels, set, g, x };
+    if !PIECES.contains(&pieces) {
+        return whole.piece(ctx, 0..all, sums);
+    }
+    let each = all.div_ceil(pieces);
+    let pieces = all.div_ceil(each);
+    let mut parts = vec![T::ZERO; pieces * len];
+    let rows = |piece: usize| piece * each..all.min((piece + 1) * each);
+    if pieces >= 2 * ctx.threads {
+        let alone = ctx.alone();
+        ctx.split(&mut parts, len, |first, sums| whole.piece(&alone, rows(first / len), sums));
+    } else {
+        parts.chunks_exact_mut(len).enumerate().for_each(|(piece, sums)| whole.piece(ctx, rows(piece), sums));
+    }
+    let shares = ctx.parts_for_bytes(size_of_val(&parts[..]));
+    ctx.split(sums, CpuCtx::chunk(len, shares, UNIT), |first, sums| {
+        copy(sums, &parts[first..][..sums.len()]);
+        for part in parts.chunks_exact(len).skip(1) {
+            sums.iter_mut().zip(&part[first..]).for_each(|(sum, v)| *sum = Number::add(*sum, *v));
         }
     });
 }
 
-/// Filters from `first` on, of one image.
+/// All images with their gradients.
+struct Whole<'a, T> {
+    s: &'a Sizes,
+    pixels: &'a Pixels,
+    set: &'a Sweeps<T>,
+    g: &'a [T],
+    x: &'a [T],
+}
+
+impl<T: Element + Swept> Whole<'_, T> {
+    /// Sums over some rows of the result, counted through all images.
+    fn piece(&self, ctx: &CpuCtx<'_>, rows: Range<usize>, sums: &mut [T]) {
+        let Whole { s, pixels, set, g, x } = *self;
+        let [line, down, _] = s.strides(s.co, s.ho, s.wo);
+        let mut at = rows.start;
+        while at < rows.end {
+            let image = at / s.ho;
+            let some = at - image * s.ho..s.ho.min(rows.end - image * s.ho);
+            let (x, g) = (&x[image * s.c * s.h * s.w..], &g[image * s.co * s.pixels()..]);
+            let g = &g[some.start * down..s.co * s.pixels()];
+            let seconds = s.seconds() * some.len() as f64 / (s.n * s.ho) as f64;
+            // Strips of one height for every thread.
+            let parts = ctx.parts_for_seconds(seconds);
+            let chunk = CpuCtx::chunk(s.co, parts, set.rows[set.vectors - 1].min(s.og().max(1)));
+            let (count, add) = (some.len() * s.wo, at > rows.start);
+            let mut filters = |x: &[T]| {
+                ctx.split(sums, chunk * s.depth(), |first, sums| {
+                    let first = first / s.depth();
+                    dispatch(ctx.isa, Filters { s, pixels, set, g, line, x, first, sums, count, add });
+                });
+            };
+            if pixels.direct {
+                filters(&x[some.start * pixels.row()..s.c * s.h * s.w]);
+            } else {
+                with_space(pixels.kept(&some).len() * pixels.row() + SLACK, |space| {
+                    pixels.fill(ctx, s, x, &some, space);
+                    filters(space);
+                });
+            }
+            at += some.len();
+        }
+    }
+}
+
+/// Filters from `first` on, of some rows of one image.
 struct Filters<'a, T> {
     s: &'a Sizes,
     pixels: &'a Pixels,
@@ -199,6 +279,8 @@ struct Filters<'a, T> {
     x: &'a [T],
     first: usize,
     sums: &'a mut [T],
+    /// Pixels.
+    count: usize,
     add: bool,
 }
 
@@ -206,15 +288,15 @@ impl<T: Element + Swept> Job for Filters<'_, T> {
     type Out = ();
     #[inline(always)]
     fn run<S: Style>(self) {
-        let Filters { s, pixels, set, g, line, x, first, sums, add } = self;
+        let Filters { s, pixels, set, g, line, x, first, sums, count: all, add } = self;
         let (og, cg, cols, row) = (s.og(), s.cg(), pixels.cols, s.depth());
         let count = sums.len() / row;
         let mut scratch = [T::ZERO; LARGEST];
         let most = (PANEL / size_of::<T>() / (set.vectors * set.lanes)).max(1);
-        let deep = s.pixels().div_ceil(s.pixels().div_ceil(most));
+        let deep = all.div_ceil(all.div_ceil(most));
         let mut c = Block::new(sums, count, row, row);
-        for p in (0..s.pixels()).step_by(deep) {
-            let end = s.pixels().min(p + deep);
+        for p in (0..all).step_by(deep) {
+            let end = all.min(p + deep);
             let hops = Hops::new(&pixels.g[p..end], &pixels.x[p..end]);
             let add = add || p > 0;
             let mut at = 0;

@@ -73,12 +73,14 @@ mod x86 {
         }
         // r[4 i + j] has in its quarter q column 4 q + j of rows 4 i to 4 i + 3.
         for j in 0..4 {
-            let even = [0, 8].map(|i| _mm512_shuffle_i32x4::<0x88>(r[i + j], r[i + 4 + j]));
-            let odd = [0, 8].map(|i| _mm512_shuffle_i32x4::<0xdd>(r[i + j], r[i + 4 + j]));
-            t[j] = _mm512_shuffle_i32x4::<0x88>(even[0], even[1]);
-            t[4 + j] = _mm512_shuffle_i32x4::<0x88>(odd[0], odd[1]);
-            t[8 + j] = _mm512_shuffle_i32x4::<0xdd>(even[0], even[1]);
-            t[12 + j] = _mm512_shuffle_i32x4::<0xdd>(odd[0], odd[1]);
+            let a = _mm512_shuffle_i32x4::<0x88>(r[j], r[4 + j]);
+            let b = _mm512_shuffle_i32x4::<0x88>(r[8 + j], r[12 + j]);
+            let c = _mm512_shuffle_i32x4::<0xdd>(r[j], r[4 + j]);
+            let d = _mm512_shuffle_i32x4::<0xdd>(r[8 + j], r[12 + j]);
+            t[j] = _mm512_shuffle_i32x4::<0x88>(a, b);
+            t[4 + j] = _mm512_shuffle_i32x4::<0x88>(c, d);
+            t[8 + j] = _mm512_shuffle_i32x4::<0xdd>(a, b);
+            t[12 + j] = _mm512_shuffle_i32x4::<0xdd>(c, d);
         }
         t
     }
@@ -95,12 +97,14 @@ mod x86 {
         // t[2 i + j] has in its quarter q column 2 q + j of rows 2 i and 2 i + 1.
         let mut y = t;
         for j in 0..2 {
-            let even = [0, 4].map(|i| _mm512_shuffle_i64x2::<0x88>(t[i + j], t[i + 2 + j]));
-            let odd = [0, 4].map(|i| _mm512_shuffle_i64x2::<0xdd>(t[i + j], t[i + 2 + j]));
-            y[j] = _mm512_shuffle_i64x2::<0x88>(even[0], even[1]);
-            y[2 + j] = _mm512_shuffle_i64x2::<0x88>(odd[0], odd[1]);
-            y[4 + j] = _mm512_shuffle_i64x2::<0xdd>(even[0], even[1]);
-            y[6 + j] = _mm512_shuffle_i64x2::<0xdd>(odd[0], odd[1]);
+            let a = _mm512_shuffle_i64x2::<0x88>(t[j], t[2 + j]);
+            let b = _mm512_shuffle_i64x2::<0x88>(t[4 + j], t[6 + j]);
+            let c = _mm512_shuffle_i64x2::<0xdd>(t[j], t[2 + j]);
+            let d = _mm512_shuffle_i64x2::<0xdd>(t[4 + j], t[6 + j]);
+            y[j] = _mm512_shuffle_i64x2::<0x88>(a, b);
+            y[2 + j] = _mm512_shuffle_i64x2::<0x88>(c, d);
+            y[4 + j] = _mm512_shuffle_i64x2::<0xdd>(a, b);
+            y[6 + j] = _mm512_shuffle_i64x2::<0xdd>(c, d);
         }
         y
     }
@@ -142,9 +146,10 @@ mod x86 {
         ]
     }
 
-    /// A kernel from how a row is read, how rows are turned and how one is stored.
+    /// A kernel from how a row is read, how rows are turned and how one is stored. No closures: those are not compiled into a
+    /// function with features of its own.
     macro_rules! kernel {
-        ($name:ident, $features:literal, $edge:literal, $load:expr, $turn:ident, $store:expr) => {
+        ($name:ident, $features:literal, $edge:literal, $zero:expr, |$p:ident| $load:expr, $turn:ident, |$q:ident, $v:ident| $store:expr) => {
             /// # Safety
             ///
             /// The processor has the instructions, the block's rows can be read and written, and if stores go past the caches
@@ -153,9 +158,14 @@ mod x86 {
             pub(super) unsafe fn $name(x: *const u8, x_line: usize, y: *mut u8, y_line: usize) {
                 // SAFETY: as the caller vouches.
                 unsafe {
-                    let rows = std::array::from_fn::<_, $edge, _>(|i| $load(x.add(i * x_line).cast()));
-                    for (i, row) in $turn(rows).into_iter().enumerate() {
-                        $store(y.add(i * y_line).cast(), row);
+                    let mut rows = [$zero; $edge];
+                    for (i, row) in rows.iter_mut().enumerate() {
+                        let $p = x.add(i * x_line).cast();
+                        *row = $load;
+                    }
+                    for (i, row) in $turn(rows).iter().enumerate() {
+                        let ($q, $v) = (y.add(i * y_line).cast(), *row);
+                        $store;
                     }
                 }
             }
@@ -163,7 +173,7 @@ mod x86 {
     }
     /// The same of a part of a block; `$load` and `$store` get a mask of elements.
     macro_rules! part {
-        ($name:ident, $mask:ty, $edge:literal, $zero:expr, $load:expr, $turn:ident, $store:expr) => {
+        ($name:ident, $mask:ty, $edge:literal, |$m:ident, $p:ident| $load:expr, $turn:ident, |$q:ident, $n:ident, $v:ident| $store:expr) => {
             /// # Safety
             ///
             /// The processor has the instructions; `rows` rows of `cols` elements can be read, `cols` rows of `rows` elements
@@ -176,33 +186,63 @@ mod x86 {
                 y_line: usize,
                 (rows, cols): (usize, usize),
             ) {
-                let mask = |count: usize| ((1u32 << count) - 1) as $mask;
+                let ($m, $n) = (((1u32 << cols) - 1) as $mask, ((1u32 << rows) - 1) as $mask);
                 // SAFETY: as the caller vouches; what a mask leaves out is not touched.
                 unsafe {
-                    let all = std::array::from_fn::<_, $edge, _>(|i| {
-                        if i < rows { $load(mask(cols), x.add(i * x_line).cast()) } else { $zero }
-                    });
-                    for (i, row) in $turn(all).into_iter().enumerate() {
-                        if i < cols {
-                            $store(y.add(i * y_line).cast(), mask(rows), row);
-                        }
+                    let mut all = [_mm512_setzero_si512(); $edge];
+                    for (i, row) in all.iter_mut().enumerate().take(rows) {
+                        let $p = x.add(i * x_line).cast();
+                        *row = $load;
+                    }
+                    for (i, row) in $turn(all).iter().enumerate().take(cols) {
+                        let ($q, $v) = (y.add(i * y_line).cast(), *row);
+                        $store;
                     }
                 }
             }
         };
     }
-    kernel!(words16, "avx512f,avx512bw,avx512vl", 16, |p| _mm512_loadu_si512(p), sixteen, |p, v| _mm512_storeu_si512(p, v));
-    kernel!(words16_past, "avx512f,avx512bw,avx512vl", 16, |p| _mm512_loadu_si512(p), sixteen, |p, v| _mm512_stream_si512(
-        p, v
-    ));
-    kernel!(doubles8, "avx512f,avx512bw,avx512vl", 8, |p| _mm512_loadu_si512(p), eight, |p, v| _mm512_storeu_si512(p, v));
-    kernel!(doubles8_past, "avx512f,avx512bw,avx512vl", 8, |p| _mm512_loadu_si512(p), eight, |p, v| _mm512_stream_si512(
-        p, v
-    ));
+    kernel!(
+        words16,
+        "avx512f,avx512bw,avx512vl",
+        16,
+        _mm512_setzero_si512(),
+        |p| _mm512_loadu_si512(p),
+        sixteen,
+        |p, v| _mm512_storeu_si512(p, v)
+    );
+    kernel!(
+        words16_past,
+        "avx512f,avx512bw,avx512vl",
+        16,
+        _mm512_setzero_si512(),
+        |p| _mm512_loadu_si512(p),
+        sixteen,
+        |p, v| _mm512_stream_si512(p, v)
+    );
+    kernel!(
+        doubles8,
+        "avx512f,avx512bw,avx512vl",
+        8,
+        _mm512_setzero_si512(),
+        |p| _mm512_loadu_si512(p),
+        eight,
+        |p, v| _mm512_storeu_si512(p, v)
+    );
+    kernel!(
+        doubles8_past,
+        "avx512f,avx512bw,avx512vl",
+        8,
+        _mm512_setzero_si512(),
+        |p| _mm512_loadu_si512(p),
+        eight,
+        |p, v| _mm512_stream_si512(p, v)
+    );
     kernel!(
         halves16,
         "avx512f,avx512bw,avx512vl",
         16,
+        _mm512_setzero_si512(),
         |p| _mm512_cvtepu16_epi32(_mm256_loadu_si256(p)),
         sixteen,
         |p, v| _mm256_storeu_si256(p, _mm512_cvtepi32_epi16(v))
@@ -211,48 +251,34 @@ mod x86 {
         bytes16,
         "avx512f,avx512bw,avx512vl",
         16,
+        _mm512_setzero_si512(),
         |p| _mm512_cvtepu8_epi32(_mm_loadu_si128(p)),
         sixteen,
         |p, v| _mm_storeu_si128(p, _mm512_cvtepi32_epi8(v))
     );
-    kernel!(words8, "avx2", 8, |p| _mm256_loadu_si256(p), eight_words, |p, v| _mm256_storeu_si256(p, v));
-    kernel!(doubles4, "avx2", 4, |p| _mm256_loadu_si256(p), four, |p, v| _mm256_storeu_si256(p, v));
-    part!(
-        words16_part,
-        __mmask16,
-        16,
-        _mm512_setzero_si512(),
-        |m, p| _mm512_maskz_loadu_epi32(m, p),
-        sixteen,
-        |p, m, v| _mm512_mask_storeu_epi32(p, m, v)
-    );
-    part!(
-        doubles8_part,
-        __mmask8,
-        8,
-        _mm512_setzero_si512(),
-        |m, p| _mm512_maskz_loadu_epi64(m, p),
-        eight,
-        |p, m, v| _mm512_mask_storeu_epi64(p, m, v)
-    );
+    kernel!(words8, "avx2", 8, _mm256_setzero_si256(), |p| _mm256_loadu_si256(p), eight_words, |p, v| {
+        _mm256_storeu_si256(p, v)
+    });
+    kernel!(doubles4, "avx2", 4, _mm256_setzero_si256(), |p| _mm256_loadu_si256(p), four, |p, v| _mm256_storeu_si256(
+        p, v
+    ));
+    part!(words16_part, __mmask16, 16, |m, p| _mm512_maskz_loadu_epi32(m, p), sixteen, |q, n, v| {
+        _mm512_mask_storeu_epi32(q, n, v)
+    });
+    part!(doubles8_part, __mmask8, 8, |m, p| _mm512_maskz_loadu_epi64(m, p), eight, |q, n, v| {
+        _mm512_mask_storeu_epi64(q, n, v)
+    });
     part!(
         halves16_part,
         __mmask16,
         16,
-        _mm512_setzero_si512(),
         |m, p| _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(m, p)),
         sixteen,
-        |p, m, v| _mm256_mask_storeu_epi16(p, m, _mm512_cvtepi32_epi16(v))
+        |q, n, v| _mm256_mask_storeu_epi16(q, n, _mm512_cvtepi32_epi16(v))
     );
-    part!(
-        bytes16_part,
-        __mmask16,
-        16,
-        _mm512_setzero_si512(),
-        |m, p| _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(m, p)),
-        sixteen,
-        |p, m, v| _mm_mask_storeu_epi8(p, m, _mm512_cvtepi32_epi8(v))
-    );
+    part!(bytes16_part, __mmask16, 16, |m, p| _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(m, p)), sixteen, |q, n, v| {
+        _mm_mask_storeu_epi8(q, n, _mm512_cvtepi32_epi8(v))
+    });
 }
 
 /// Distances of rows, in elements.
@@ -325,12 +351,7 @@ pub(in crate::kernel::cpu) fn turn<T: Pod>(
 }
 
 /// The same element by element for some rows and columns.
-fn plain<T: Copy>(
-    x: &[T],
-    (rows, cols): (std::ops::Range<usize>, std::ops::Range<usize>),
-    lines: Lines,
-    y: &mut [T],
-) {
+fn plain<T: Copy>(x: &[T], (rows, cols): (std::ops::Range<usize>, std::ops::Range<usize>), lines: Lines, y: &mut [T]) {
     const BLOCK: usize = 32;
     for j0 in cols.clone().step_by(BLOCK) {
         for i0 in rows.clone().step_by(BLOCK) {
@@ -351,8 +372,11 @@ mod tests {
 
     fn agrees<T: Pod + PartialEq + std::fmt::Debug>(of: impl Fn(usize) -> T) {
         let isas = ["baseline", "avx2", "avx512"].map(|name| Isa::capped(name).unwrap());
-        for (rows, cols) in [(0usize, 3usize), (1, 1), (3, 70), (16, 16), (17, 33), (64, 64), (65, 130), (100, 15), (4, 4), (128, 8)] {
-            for (x_more, y_more, begin, far) in [(0, 0, 0, false), (3, 5, 1, true), (0, 0, 0, true), (16, 64, 0, true)] {
+        for (rows, cols) in
+            [(0usize, 3usize), (1, 1), (3, 70), (16, 16), (17, 33), (64, 64), (65, 130), (100, 15), (4, 4), (128, 8)]
+        {
+            for (x_more, y_more, begin, far) in [(0, 0, 0, false), (3, 5, 1, true), (0, 0, 0, true), (16, 64, 0, true)]
+            {
                 let lines = Lines { x: cols + x_more, y: (rows + y_more).next_multiple_of(if far { 64 } else { 1 }) };
                 let x: Vec<T> = (0..rows * lines.x + 1).map(|i| of(i * 7 + i / 3)).collect();
                 for isa in isas {
