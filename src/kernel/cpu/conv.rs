@@ -8,16 +8,18 @@ use crate::base::Result;
 
 use super::channels;
 use super::depthwise;
-use super::gradient::{self, Pixels};
+use super::gradient;
+use super::implicit::{self, Convolution, Filters};
 use super::large::Failure;
 use super::math::Real;
 use super::matmul::single;
 use super::number::{Element as Stored, Number, with_element};
+use super::pixels::Pixels;
 use super::planes::{Layout, Patches, with_space};
 use super::product::{Element, FLOPS_PER_S, Scale, Side, View, multiply};
 use super::simd::channels::Beside;
 use super::simd::routine::GemmElement;
-use super::simd::sweep::Swept;
+use super::simd::sweep::{Rows, Swept};
 use super::simd::tile::Block;
 use super::sweep::Plan;
 use super::vector::Wide;
@@ -107,6 +109,18 @@ impl Sizes {
     /// One channel and one filter in each group.
     pub(super) fn is_depthwise(&self) -> bool {
         self.cg() == 1 && self.og() == 1
+    }
+    /// Windows of one pixel that leave some of an image in NCHW out: products of what they meet.
+    fn is_sparse(&self) -> bool {
+        (self.kh, self.kw, self.pt, self.pl, self.group) == (1, 1, 0, 0, 1)
+            && self.sh * self.sw > 1
+            && !self.nhwc
+            && (self.ho - 1) * self.sh < self.h
+            && (self.wo - 1) * self.sw < self.w
+    }
+    /// The same with the image thinned out to the pixels that it meets.
+    fn thinned(&self) -> Sizes {
+        Sizes { h: self.ho, w: self.wo, sh: 1, sw: 1, ..*self }
     }
     /// Every pixel is its own window.
     pub(super) fn is_pointwise(&self) -> bool {
@@ -205,6 +219,21 @@ fn convolve<T: Float>(ctx: &CpuCtx<'_>, s: &Sizes, layout: Layout, x: &[T], f: &
     if s.is_pointwise() && !s.is_depthwise() {
         return images(ctx, s, x, y, |ctx, x, y| pointwise(ctx, s, x, f, y));
     }
+    if s.is_sparse() {
+        return images(ctx, s, x, y, |ctx, x, y| {
+            let dense = s.c * s.pixels();
+            with_space(dense, |space| {
+                gather(ctx, s, x, &mut space[..dense]);
+                pointwise(ctx, &s.thinned(), &space[..dense], f, y)
+            })
+        });
+    }
+    if implicit::suits(s, &T::sweeps(ctx.isa))
+        && let Some(c) = Convolution::new(ctx, s, Filters::Forward(f))
+    {
+        c.run(ctx, x.0, y.0);
+        return Ok(());
+    }
     if let Some(plan) = Plan::forward(s, &layout) {
         return images(ctx, s, x, y, |ctx, x, y| swept(ctx, s, &plan, x, f, y));
     }
@@ -216,6 +245,40 @@ fn convolve<T: Float>(ctx: &CpuCtx<'_>, s: &Sizes, layout: Layout, x: &[T], f: &
         });
         Ok(())
     })
+}
+
+/// The pixels that a window of one pixel meets, [c, ho, wo], of an image in NCHW.
+fn gather<T: Float>(ctx: &CpuCtx<'_>, s: &Sizes, x: &[T], dense: &mut [T]) {
+    let set = T::sweeps(ctx.isa);
+    let parts = ctx.parts_for_bytes(8 * size_of_val(dense));
+    ctx.split(dense, CpuCtx::chunk(s.c, parts, 1) * s.pixels(), |first, dense| {
+        for (i, plane) in dense.chunks_exact_mut(s.pixels()).enumerate() {
+            let x = &x[(first / s.pixels() + i) * s.h * s.w..][..s.h * s.w];
+            if s.sw == 2 {
+                set.halve(Rows { count: s.ho, data: s.sh * s.w, out: s.wo, len: s.wo }, x, plane);
+                continue;
+            }
+            for (row, x) in plane.chunks_exact_mut(s.wo).zip(x.chunks(s.sh * s.w)) {
+                row.iter_mut().zip(x.iter().step_by(s.sw)).for_each(|(to, v)| *to = *v);
+            }
+        }
+    });
+}
+
+/// The inverse of [`gather`]: an image with zeros where no window meets it.
+fn scatter<T: Float>(ctx: &CpuCtx<'_>, s: &Sizes, dense: &[T], x: &mut [T]) {
+    let parts = ctx.parts_for_bytes(2 * size_of_val(x));
+    ctx.split(x, CpuCtx::chunk(s.c, parts, 1) * s.h * s.w, |first, x| {
+        let first = first / (s.h * s.w) * s.pixels();
+        for (x, plane) in x.chunks_exact_mut(s.h * s.w).zip(dense[first..].chunks_exact(s.pixels())) {
+            x.fill(T::ZERO);
+            for (x, row) in x.chunks_mut(s.sh * s.w).zip(plane.chunks_exact(s.wo)) {
+                for (to, v) in x.iter_mut().step_by(s.sw).zip(row) {
+                    *to = *v;
+                }
+            }
+        }
+    });
 }
 
 /// One image by a plan.
@@ -241,6 +304,13 @@ fn pointwise<T: Float>(ctx: &CpuCtx<'_>, s: &Sizes, x: &[T], f: &[T], y: &mut [T
     let first = if s.nhwc { s.cg() } else { s.cg() * s.pixels() };
     groups(ctx, s, f, y, |g| View { data: x.get(g * first..).unwrap_or(&[]), line_stride, depth_stride });
     Ok(())
+}
+
+/// dx of an image in NCHW whose pixels are their own windows, in one group.
+fn pointwise_back<T: Float>(ctx: &CpuCtx<'_>, s: &Sizes, g: &[T], f: &[T], dx: &mut [T]) -> Result<()> {
+    let across = View { data: f, line_stride: 1, depth_stride: s.c };
+    let pixels = View { data: g, line_stride: 1, depth_stride: s.pixels() };
+    single(ctx, &across, &pixels, (s.c, s.pixels(), s.co), Scale::PLAIN, dx)
 }
 
 /// Products of one image: the filters of each group with the patches that `side` makes of its channels.
@@ -299,15 +369,33 @@ fn data<E: Wide<Acc = T>, T: Float>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>,
     if s.is_depthwise() && s.nhwc && with_numbers(ctx, dx, |dx| channels::backward(ctx, &s, g, &f, dx)) {
         return Ok(());
     }
+    if s.pixels() > 0 && s.is_sparse() {
+        let thin = s.thinned();
+        return with_numbers(ctx, dx, |dx| {
+            images(ctx, &s, (g, of_g), (dx, of_x), |ctx, g, dx| {
+                let dense = s.c * s.pixels();
+                with_space(dense, |space| {
+                    pointwise_back(ctx, &thin, g, &f, &mut space[..dense])?;
+                    scatter(ctx, &s, &space[..dense], dx);
+                    Ok(())
+                })
+            })
+        });
+    }
     // A filter that is not finite would make NaN of the zeros around g, which are not there.
     if f.iter().fold(true, |all, v| all & (*v * T::ZERO == T::ZERO)) {
         if s.is_pointwise() && s.group == 1 && !s.nhwc {
             return with_numbers(ctx, dx, |dx| {
-                images(ctx, &s, (g, of_g), (dx, of_x), |ctx, g, dx| {
-                    let across = View { data: &f[..], line_stride: 1, depth_stride: s.c };
-                    let pixels = View { data: g, line_stride: 1, depth_stride: s.pixels() };
-                    single(ctx, &across, &pixels, (s.c, s.pixels(), s.co), Scale::PLAIN, dx)
-                })
+                images(ctx, &s, (g, of_g), (dx, of_x), |ctx, g, dx| pointwise_back(ctx, &s, g, &f, dx))
+            });
+        }
+        if let Some(t) = turned(&s)
+            && implicit::suits(&t, &T::sweeps(ctx.isa))
+            && let Some(c) = Convolution::new(ctx, &t, Filters::Backward(&f))
+        {
+            return with_numbers(ctx, dx, |dx| {
+                c.run(ctx, g, dx);
+                Ok(())
             });
         }
         if let Some(plan) = Plan::backward(&s) {
