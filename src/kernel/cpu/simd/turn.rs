@@ -30,10 +30,10 @@ impl Square {
     /// For elements of so many bytes; None where plain loops are all there is.
     fn of(isa: Isa, size: usize) -> Option<Self> {
         #[cfg(target_arch = "x86_64")]
-        {
+        let found = {
             let square = |edge, kernel: Kernel, part, past| Some(Square { edge, kernel, part, past });
             let part = |part: Part| Some(part);
-            return match (isa.0, size) {
+            match (isa.0, size) {
                 (Level::Avx512, 1) => square(16, x86::bytes16, part(x86::bytes16_part), None),
                 (Level::Avx512, 2) => square(16, x86::halves16, part(x86::halves16_part), None),
                 (Level::Avx512, 4) => square(16, x86::words16, part(x86::words16_part), Some(x86::words16_past)),
@@ -41,13 +41,14 @@ impl Square {
                 (Level::Avx2, 4) => square(8, x86::words8, None, None),
                 (Level::Avx2, 8) => square(4, x86::doubles4, None, None),
                 _ => None,
-            };
-        }
+            }
+        };
         #[cfg(not(target_arch = "x86_64"))]
-        {
+        let found = {
             let _ = (isa, size);
             None
-        }
+        };
+        found
     }
 }
 
