@@ -12,15 +12,16 @@ use super::gradient;
 use super::implicit::{self, Convolution, Filters};
 use super::large::Failure;
 use super::math::Real;
-use super::matmul::single;
 use super::number::{Element as Stored, Number, with_element};
 use super::pixels::Pixels;
 use super::planes::{Layout, Patches, with_space};
 use super::product::{Element, FLOPS_PER_S, Scale, Side, View, multiply};
 use super::simd::channels::Beside;
 use super::simd::routine::GemmElement;
-use super::simd::sweep::{Rows, Swept};
+use super::simd::sweep::Swept;
 use super::simd::tile::Block;
+use super::sparse;
+use super::spread;
 use super::sweep::Plan;
 use super::vector::Wide;
 use super::{Call, CpuCtx, NativeArgs};
@@ -117,10 +118,6 @@ impl Sizes {
             && !self.nhwc
             && (self.ho - 1) * self.sh < self.h
             && (self.wo - 1) * self.sw < self.w
-    }
-    /// The same with the image thinned out to the pixels that it meets.
-    fn thinned(&self) -> Sizes {
-        Sizes { h: self.ho, w: self.wo, sh: 1, sw: 1, ..*self }
     }
     /// Every pixel is its own window.
     pub(super) fn is_pointwise(&self) -> bool {
@@ -220,13 +217,7 @@ fn convolve<T: Float>(ctx: &CpuCtx<'_>, s: &Sizes, layout: Layout, x: &[T], f: &
         return images(ctx, s, x, y, |ctx, x, y| pointwise(ctx, s, x, f, y));
     }
     if s.is_sparse() {
-        return images(ctx, s, x, y, |ctx, x, y| {
-            let dense = s.c * s.pixels();
-            with_space(dense, |space| {
-                gather(ctx, s, x, &mut space[..dense]);
-                pointwise(ctx, &s.thinned(), &space[..dense], f, y)
-            })
-        });
+        return images(ctx, s, x, y, |ctx, x, y| sparse::forward(ctx, s, x, f, y));
     }
     if implicit::suits(s, &T::sweeps(ctx.isa))
         && let Some(c) = Convolution::new(ctx, s, Filters::Forward(f))
@@ -247,40 +238,6 @@ fn convolve<T: Float>(ctx: &CpuCtx<'_>, s: &Sizes, layout: Layout, x: &[T], f: &
     })
 }
 
-/// The pixels that a window of one pixel meets, [c, ho, wo], of an image in NCHW.
-fn gather<T: Float>(ctx: &CpuCtx<'_>, s: &Sizes, x: &[T], dense: &mut [T]) {
-    let set = T::sweeps(ctx.isa);
-    let parts = ctx.parts_for_bytes(8 * size_of_val(dense));
-    ctx.split(dense, CpuCtx::chunk(s.c, parts, 1) * s.pixels(), |first, dense| {
-        for (i, plane) in dense.chunks_exact_mut(s.pixels()).enumerate() {
-            let x = &x[(first / s.pixels() + i) * s.h * s.w..][..s.h * s.w];
-            if s.sw == 2 {
-                set.halve(Rows { count: s.ho, data: s.sh * s.w, out: s.wo, len: s.wo }, x, plane);
-                continue;
-            }
-            for (row, x) in plane.chunks_exact_mut(s.wo).zip(x.chunks(s.sh * s.w)) {
-                row.iter_mut().zip(x.iter().step_by(s.sw)).for_each(|(to, v)| *to = *v);
-            }
-        }
-    });
-}
-
-/// The inverse of [`gather`]: an image with zeros where no window meets it.
-fn scatter<T: Float>(ctx: &CpuCtx<'_>, s: &Sizes, dense: &[T], x: &mut [T]) {
-    let parts = ctx.parts_for_bytes(2 * size_of_val(x));
-    ctx.split(x, CpuCtx::chunk(s.c, parts, 1) * s.h * s.w, |first, x| {
-        let first = first / (s.h * s.w) * s.pixels();
-        for (x, plane) in x.chunks_exact_mut(s.h * s.w).zip(dense[first..].chunks_exact(s.pixels())) {
-            x.fill(T::ZERO);
-            for (x, row) in x.chunks_mut(s.sh * s.w).zip(plane.chunks_exact(s.wo)) {
-                for (to, v) in x.iter_mut().step_by(s.sw).zip(row) {
-                    *to = *v;
-                }
-            }
-        }
-    });
-}
-
 /// One image by a plan.
 fn swept<T: Float>(ctx: &CpuCtx<'_>, s: &Sizes, plan: &Plan, x: &[T], f: &[T], y: &mut [T]) -> Result<()> {
     if s.is_depthwise() {
@@ -297,20 +254,11 @@ fn swept<T: Float>(ctx: &CpuCtx<'_>, s: &Sizes, plan: &Plan, x: &[T], f: &[T], y
 fn pointwise<T: Float>(ctx: &CpuCtx<'_>, s: &Sizes, x: &[T], f: &[T], y: &mut [T]) -> Result<()> {
     let (line_stride, depth_stride) = if s.nhwc { (s.c, 1) } else { (1, s.pixels()) };
     if s.group == 1 && !s.nhwc {
-        let filters = View { data: f, line_stride: s.c, depth_stride: 1 };
-        let pixels = View { data: x, line_stride, depth_stride };
-        return single(ctx, &filters, &pixels, (s.co, s.pixels(), s.c), Scale::PLAIN, y);
+        return sparse::sums(ctx, s, x, f, y);
     }
     let first = if s.nhwc { s.cg() } else { s.cg() * s.pixels() };
     groups(ctx, s, f, y, |g| View { data: x.get(g * first..).unwrap_or(&[]), line_stride, depth_stride });
     Ok(())
-}
-
-/// dx of an image in NCHW whose pixels are their own windows, in one group.
-fn pointwise_back<T: Float>(ctx: &CpuCtx<'_>, s: &Sizes, g: &[T], f: &[T], dx: &mut [T]) -> Result<()> {
-    let across = View { data: f, line_stride: 1, depth_stride: s.c };
-    let pixels = View { data: g, line_stride: 1, depth_stride: s.pixels() };
-    single(ctx, &across, &pixels, (s.c, s.pixels(), s.co), Scale::PLAIN, dx)
 }
 
 /// Products of one image: the filters of each group with the patches that `side` makes of its channels.
@@ -370,23 +318,15 @@ fn data<E: Wide<Acc = T>, T: Float>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>,
         return Ok(());
     }
     if s.pixels() > 0 && s.is_sparse() {
-        let thin = s.thinned();
         return with_numbers(ctx, dx, |dx| {
-            images(ctx, &s, (g, of_g), (dx, of_x), |ctx, g, dx| {
-                let dense = s.c * s.pixels();
-                with_space(dense, |space| {
-                    pointwise_back(ctx, &thin, g, &f, &mut space[..dense])?;
-                    scatter(ctx, &s, &space[..dense], dx);
-                    Ok(())
-                })
-            })
+            images(ctx, &s, (g, of_g), (dx, of_x), |ctx, g, dx| sparse::backward(ctx, &s, g, &f, dx))
         });
     }
     // A filter that is not finite would make NaN of the zeros around g, which are not there.
     if f.iter().fold(true, |all, v| all & (*v * T::ZERO == T::ZERO)) {
         if s.is_pointwise() && s.group == 1 && !s.nhwc {
             return with_numbers(ctx, dx, |dx| {
-                images(ctx, &s, (g, of_g), (dx, of_x), |ctx, g, dx| pointwise_back(ctx, &s, g, &f, dx))
+                images(ctx, &s, (g, of_g), (dx, of_x), |ctx, g, dx| sparse::products(ctx, &s, g, &f, dx))
             });
         }
         if let Some(t) = turned(&s)
@@ -414,12 +354,12 @@ fn data<E: Wide<Acc = T>, T: Float>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>,
         let alone = ctx.alone();
         ctx.split(dx, CpuCtx::chunk(s.n, parts, 1) * of_x, |first, dx| {
             for (i, dx) in dx.chunks_exact_mut(of_x).enumerate() {
-                spread::<E, T>(&alone, &s, layout, &g[(first / of_x + i) * of_g..][..of_g], &f, dx);
+                spread::image::<E, T>(&alone, &s, layout, &g[(first / of_x + i) * of_g..][..of_g], &f, dx);
             }
         });
     } else {
         for (n, dx) in dx.chunks_exact_mut(of_x).enumerate() {
-            spread::<E, T>(ctx, &s, layout, &g[n * of_g..][..of_g], &f, dx);
+            spread::image::<E, T>(ctx, &s, layout, &g[n * of_g..][..of_g], &f, dx);
         }
     }
     Ok(())
@@ -447,65 +387,6 @@ fn turned_around<T: Float>(ctx: &CpuCtx<'_>, s: &Sizes, f: &[T]) -> Vec<T> {
         }
     });
     around
-}
-
-/// Elements of a tile of sums.
-const TILE: usize = 1 << 16;
-
-/// dx of one image: the filters' transpose times g, each row added to the pixels that it came from.
-fn spread<E: Wide<Acc = T>, T: Float>(ctx: &CpuCtx<'_>, s: &Sizes, layout: &Layout, g: &[T], f: &[T], dx: &mut [E]) {
-    with_space(layout.len(), |planes: &mut [T]| {
-        let planes = &mut planes[..s.c * layout.plane];
-        let parts = ctx.parts_for_seconds(s.seconds() / s.n as f64);
-        ctx.split(planes, CpuCtx::chunk(s.c, parts, 1) * layout.plane, |first, planes| {
-            planes.fill(T::ZERO);
-            spread_channels(ctx, s, layout, first / layout.plane, g, f, planes);
-        });
-        layout.drain(ctx, planes, dx, E::store);
-    });
-}
-
-/// The same for the channels from `first` on, whose planes `planes` are.
-fn spread_channels<T: Float>(
-    ctx: &CpuCtx<'_>,
-    s: &Sizes,
-    layout: &Layout,
-    first: usize,
-    g: &[T],
-    f: &[T],
-    planes: &mut [T],
-) {
-    let (alone, window, cg, og) = (ctx.alone(), s.kh * s.kw, s.cg(), s.og());
-    let [row_stride, _, col_stride] = s.strides(s.co, s.ho, s.wo);
-    let end = planes.len() / layout.plane;
-    // Whole rows of the result at a time, and as many channels of one group as keep the tile small.
-    let most = (TILE / s.wo / window).max(1);
-    let mut tile = Vec::new();
-    let mut at = 0;
-    while at < end && og > 0 {
-        let (group, ci) = ((first + at) / cg, (first + at) % cg);
-        let channels = (cg - ci).min(end - at).min(most);
-        let rows = (TILE / s.wo / window / channels).clamp(1, s.ho);
-        for oy in (0..s.ho).step_by(rows) {
-            let high = rows.min(s.ho - oy);
-            let count = high * s.wo;
-            tile.resize(channels * window * count, T::ZERO);
-            let a = View { data: &f[group * og * s.depth() + ci * window..], line_stride: 1, depth_stride: s.depth() };
-            let data = &g[group * og * row_stride + oy * s.wo * col_stride..];
-            let b = View { data, line_stride: col_stride, depth_stride: row_stride };
-            multiply(&alone, &a, &b, og, Scale::PLAIN, Block::new(&mut tile, channels * window, count, count));
-            for (r, line) in tile.chunks_exact(count).enumerate() {
-                let start = at * layout.plane + layout.offsets[r];
-                for (y, line) in line.chunks_exact(s.wo).enumerate() {
-                    let to = &mut planes[start + (oy + y) * layout.pitch..][..s.wo];
-                    for (to, v) in to.iter_mut().zip(line) {
-                        *to = Number::add(*to, *v);
-                    }
-                }
-            }
-        }
-        at += channels;
-    }
 }
 
 /// The filters' gradient from g and x: patches times g, summed over images and pixels.

@@ -34,6 +34,8 @@ pub mod pool;
 mod product;
 pub mod reduce;
 pub mod simd;
+mod sparse;
+mod spread;
 pub mod stream;
 mod sweep;
 pub mod vector;
