@@ -17,6 +17,8 @@ use super::simd::{Isa, Job, Style, dispatch};
 
 /// Terms of a sum that are taken at once: as many elements of a panel of filters as a second-level cache keeps beside the pixels.
 const DEEP: usize = 320;
+/// Sums that are kept at once.
+const SUMS: usize = 1 << 16;
 /// Pixels whose sums are turned together.
 const TURNED: usize = 64;
 
@@ -146,15 +148,26 @@ struct Piece<'a, 'c, T> {
 }
 
 impl<T: Element + Swept> Piece<'_, '_, T> {
+    /// In blocks of rows whose sums stay in a second-level cache.
     fn run(mut self, ctx: &CpuCtx<'_>) {
+        let wide = self.all.set.vectors * self.all.set.lanes;
+        let most = (SUMS / (self.all.s.wo * wide).max(1)).max(1);
+        let each = self.rows.len().div_ceil(self.rows.len().div_ceil(most).max(1));
+        for first in self.rows.clone().step_by(each.max(1)) {
+            self.block(ctx, first..self.rows.end.min(first + each));
+        }
+    }
+
+    fn block(&mut self, ctx: &CpuCtx<'_>, rows: Range<usize>) {
         let Convolution { s, pixels, set, .. } = self.all;
         let wide = set.vectors * set.lanes;
-        let laid = pixels.kept(&self.rows).len() * pixels.row() + SLACK;
-        let count = self.rows.len() * s.wo;
+        let laid = pixels.kept(&rows).len() * pixels.row() + SLACK;
+        let count = rows.len() * s.wo;
+        let pixel = (rows.start - self.rows.start) * s.wo;
         with_space(laid + count * wide + TURNED * wide, |space| {
             let (image, rest) = space.split_at_mut(laid);
             let (sums, turned) = rest.split_at_mut(count * wide);
-            pixels.fill(ctx, s, self.x, &self.rows, image);
+            pixels.fill(ctx, s, self.x, &rows, image);
             let mut at = self.filters.start;
             while at < self.filters.end {
                 // Filters of one panel of one group.
@@ -163,18 +176,19 @@ impl<T: Element + Swept> Piece<'_, '_, T> {
                 let panel = (group * s.og().div_ceil(wide) + j / wide) * s.depth() * wide;
                 let panel = &self.all.panels[panel..][..s.depth() * wide];
                 dispatch(self.isa, Sums { all: self.all, image: &image[group * s.cg()..], panel, some, sums });
-                self.store(at - self.filters.start, some, &sums[..count * wide], &mut turned[..TURNED * wide]);
+                let first = at - self.filters.start;
+                self.store((first, some), pixel, &sums[..count * wide], &mut turned[..TURNED * wide]);
                 at += some;
             }
         });
     }
 
     /// The sums of `some` filters, [pixels, wide], to their places.
-    fn store(&mut self, first: usize, some: usize, sums: &[T], turned: &mut [T]) {
+    fn store(&mut self, (first, some): (usize, usize), pixel: usize, sums: &[T], turned: &mut [T]) {
         let wide = self.all.set.vectors * self.all.set.lanes;
         if self.all.s.nhwc {
             for (i, sums) in sums.chunks_exact(wide).enumerate() {
-                copy(&mut self.y.row(i)[first..first + some], &sums[..some]);
+                copy(&mut self.y.row(pixel + i)[first..first + some], &sums[..some]);
             }
             return;
         }
@@ -182,7 +196,7 @@ impl<T: Element + Swept> Piece<'_, '_, T> {
             let count = sums.len() / wide;
             turn(self.isa, sums, (count, some), Lines { x: wide, y: TURNED }, turned, false);
             for (i, turned) in turned.chunks_exact(TURNED).take(some).enumerate() {
-                copy(&mut self.y.row(first + i)[p * TURNED..][..count], &turned[..count]);
+                copy(&mut self.y.row(first + i)[pixel + p * TURNED..][..count], &turned[..count]);
             }
         }
     }
