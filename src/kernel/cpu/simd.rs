@@ -5,6 +5,19 @@
 
 #![allow(unsafe_code)]
 
+/// What an instruction set has of something that is there in three forms; those of x86-64 are compiled only there.
+macro_rules! by_isa {
+    ($isa:expr, $avx512:ident, $avx2:ident, $short:ident) => {
+        match $isa.0 {
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => $avx512(),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => $avx2(),
+            _ => $short(),
+        }
+    };
+}
+
 pub mod channels;
 pub(super) mod past;
 pub mod routine;

@@ -213,13 +213,7 @@ macro_rules! beside {
     ($e:ident, $avx512:ident, $avx2:ident, $short:ident) => {
         impl Beside for $e {
             fn channels(isa: Isa) -> Channels<$e> {
-                match isa.0 {
-                    #[cfg(target_arch = "x86_64")]
-                    Level::Avx512 => $avx512(),
-                    #[cfg(target_arch = "x86_64")]
-                    Level::Avx2 => $avx2(),
-                    _ => $short(),
-                }
+                by_isa!(isa, $avx512, $avx2, $short)
             }
         }
     };

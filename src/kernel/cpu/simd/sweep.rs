@@ -394,13 +394,7 @@ macro_rules! swept {
     ($e:ident, $avx512:ident, $avx2:ident, $short:ident) => {
         impl Swept for $e {
             fn sweeps(isa: Isa) -> Sweeps<$e> {
-                match isa.0 {
-                    #[cfg(target_arch = "x86_64")]
-                    Level::Avx512 => $avx512(),
-                    #[cfg(target_arch = "x86_64")]
-                    Level::Avx2 => $avx2(),
-                    _ => $short(),
-                }
+                by_isa!(isa, $avx512, $avx2, $short)
             }
         }
     };

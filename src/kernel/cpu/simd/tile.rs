@@ -201,13 +201,7 @@ macro_rules! tiled {
         impl Tiled for $e {
             const ZERO: $e = 0 as $e;
             fn set(isa: Isa) -> Set<$e> {
-                match isa.0 {
-                    #[cfg(target_arch = "x86_64")]
-                    Level::Avx512 => $avx512(),
-                    #[cfg(target_arch = "x86_64")]
-                    Level::Avx2 => $avx2(),
-                    _ => $short(),
-                }
+                by_isa!(isa, $avx512, $avx2, $short)
             }
         }
     };
