@@ -21,6 +21,15 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
+/// A profile's notes reach people once, whether they were told at the start or stand in the summary.
+#[test]
+fn notes_of_a_calibration_are_told_once() {
+    let made = run(&["calibrate", "--device", "cpu", "--threads", "1,1", "--budget", "1s"]);
+    let (toml, said) = (text(&made.stdout), text(&made.stderr));
+    let note = "no GPU takes part";
+    assert_eq!((made.status.code(), toml.matches(note).count(), said.matches(note).count()), (Some(0), 1, 1), "{said}");
+}
+
 /// Bad input: one line on stderr that names the mistake, nothing on stdout, exit code 2 or 3.
 #[test]
 fn bad_input_gets_one_clear_line() {

@@ -125,7 +125,7 @@ impl Ctx<'_> {
         let workload = a.workload.as_deref().map(recorded).transpose()?;
         check_plot(a.plot.as_deref())?;
         let cancel = cancel_on_signals()?;
-        let mut sink = CliSink::new(a.common.quiet, false, Box::new(|_| None));
+        let mut sink = CliSink::new(a.common.quiet, false, Box::new(|_| None)).once();
         let (mut parts, mut regret) = (Vec::new(), Vec::new());
         let mut judged = Vec::new();
         let mut refused = Vec::new();
@@ -174,6 +174,7 @@ impl Ctx<'_> {
         let toml = done.profile.to_toml()?;
         // What is written must be readable: a profile that its own reader refuses is never handed out.
         crate::profile::Profile::from_toml(&toml)?;
+        let untold: Vec<String> = done.profile.notes.iter().filter(|n| !sink.told().contains(n)).cloned().collect();
         let mut records = sink.finish()?;
         let drift = made.as_ref().map(|made| check::drift(made, &done.profile));
         match (a.output.as_deref(), a.common.json.as_deref(), &drift) {
@@ -197,9 +198,7 @@ impl Ctx<'_> {
             if !regret.is_empty() {
                 output::talk(&report::text::regret(&regret, Some(160)));
             }
-            for note in &done.profile.notes {
-                output::talk(note);
-            }
+            untold.iter().for_each(|note| output::talk(note));
             output::talk(&format!("{} of {} keys decided", done.decided(), done.records.len()));
             if done.kept > 0 {
                 output::talk(&format!("{} keys are the earlier profile's", done.kept));

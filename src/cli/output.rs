@@ -74,6 +74,9 @@ pub(super) struct CliSink {
     /// True if stdout was a terminal at first: one that is closed later takes nothing more, and that is no error.
     terminal: bool,
     bar: Option<ProgressBar>,
+    told: Vec<String>,
+    /// True if a note that was shown is not shown again.
+    once: bool,
     failed: Option<Error>,
 }
 
@@ -87,7 +90,22 @@ impl CliSink {
             bar
         });
         let terminal = std::io::stdout().is_terminal();
-        CliSink { records: Vec::new(), line, lines_to_stdout, quiet, terminal, bar, failed: None }
+        CliSink {
+            records: Vec::new(),
+            line,
+            lines_to_stdout,
+            quiet,
+            terminal,
+            bar,
+            told: Vec::new(),
+            once: false,
+            failed: None,
+        }
+    }
+
+    /// The same, but each note is shown once: for parts of a run that say the same of the machine.
+    pub(super) fn once(self) -> Self {
+        CliSink { once: true, ..self }
     }
 
     /// Prints a line above the progress line.
@@ -114,6 +132,11 @@ impl CliSink {
         {
             self.failed.get_or_insert(e);
         }
+    }
+
+    /// The notes that were shown.
+    pub(super) fn told(&self) -> &[String] {
+        &self.told
     }
 
     /// Ends the progress line; gives the records, or the error that stdout had.
@@ -148,12 +171,13 @@ impl Sink for CliSink {
     }
 
     fn note(&mut self, text: &str) {
-        if self.quiet {
+        if self.quiet || (self.once && self.told.iter().any(|t| t == text)) {
             return;
         }
         match &self.bar {
             Some(bar) => bar.suspend(|| talk(text)),
             None => talk(text),
         }
+        self.told.push(text.to_string());
     }
 }

@@ -394,9 +394,9 @@ pub fn all() -> impl Iterator<Item = &'static OpDesc> {
     FAMILIES.iter().flat_map(|f| f.iter().copied())
 }
 
-/// The words of the table that name a call in a profile: ops, families, units. For `Chooser::knowing`.
-pub fn words() -> impl Iterator<Item = &'static str> {
-    all().flat_map(|op| [op.name, op.unit.name()].into_iter().chain(op.families.iter().map(|f| f.name)))
+/// The words of the table that name calls in a profile: op, family, unit. For `Chooser::knowing`.
+pub fn words() -> impl Iterator<Item = [&'static str; 3]> {
+    all().flat_map(|op| op.families.iter().map(|f| [op.name, f.name, op.unit.name()]))
 }
 
 /// The op of that name; the error proposes the nearest names.

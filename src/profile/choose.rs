@@ -179,32 +179,65 @@ pub struct Placed<'p> {
     pub assumed: bool,
 }
 
+/// An entry's threshold rule, worked out beforehand.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sends {
+    /// [`Entry::threshold_work`]; 0 where the amount of work changes nothing.
+    least: u128,
+    /// Why work below `least` stays on the CPU.
+    below: Reason,
+    /// The reason for the others.
+    reached: Reason,
+    verdict: Verdict,
+}
+
+impl Default for Sends {
+    /// What nobody has measured.
+    fn default() -> Self {
+        let why = Reason::Unmeasured;
+        Sends { least: 0, below: why, reached: why, verdict: Verdict::Unmeasured }
+    }
+}
+
+impl Sends {
+    pub(super) fn of(entry: &Entry) -> Self {
+        let (least, verdict) = (entry.threshold_work(), entry.verdict);
+        let whatever = |why| (0, why, why);
+        let (least, below, reached) = match (verdict, least) {
+            (Verdict::Never, _) => whatever(Reason::Never),
+            (Verdict::NonMonotone, _) => whatever(Reason::NonMonotone),
+            (Verdict::Inconclusive, _) => whatever(Reason::Inconclusive),
+            (Verdict::Unsafe, _) => whatever(Reason::Unsafe),
+            (_, None) => whatever(Reason::Unmeasured),
+            (Verdict::Always, Some(0)) => whatever(Reason::Always),
+            (_, Some(least)) => (least, Reason::BelowThreshold, Reason::ReachesThreshold),
+        };
+        Sends { least, below, reached, verdict }
+    }
+
+    #[inline(always)]
+    fn rule(&self, work: u128) -> (Place, Reason) {
+        let why = if work >= self.least { self.reached } else { self.below };
+        let to_device = matches!(why, Reason::Always | Reason::ReachesThreshold);
+        (if to_device { Place::Gpu } else { Place::Cpu }, why)
+    }
+}
+
 /// An entry with what a lookup needs of it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row<'p> {
     pub(super) entry: &'p Entry,
-    pub(super) verdict: Verdict,
-    /// [`Entry::threshold_work`].
-    pub(super) least: Option<u128>,
+    pub(super) sends: Sends,
 }
 
 impl<'p> Row<'p> {
     pub(super) fn of(entry: &'p Entry) -> Self {
-        Row { entry, verdict: entry.verdict, least: entry.threshold_work() }
+        Row { entry, sends: Sends::of(entry) }
     }
 
     /// The profile's rule.
     pub(super) fn rule(&self, work: u128) -> (Place, Reason) {
-        match (self.verdict, self.least) {
-            (Verdict::Never, _) => (Place::Cpu, Reason::Never),
-            (Verdict::NonMonotone, _) => (Place::Cpu, Reason::NonMonotone),
-            (Verdict::Inconclusive, _) => (Place::Cpu, Reason::Inconclusive),
-            (Verdict::Unsafe, _) => (Place::Cpu, Reason::Unsafe),
-            (_, None) => (Place::Cpu, Reason::Unmeasured),
-            (Verdict::Always, Some(0)) => (Place::Gpu, Reason::Always),
-            (_, Some(least)) if work >= least => (Place::Gpu, Reason::ReachesThreshold),
-            _ => (Place::Cpu, Reason::BelowThreshold),
-        }
+        self.sends.rule(work)
     }
 
     /// Whether it sends a call to its device by itself, and why, or why not.
@@ -224,7 +257,7 @@ impl<'p> Row<'p> {
 
     /// Why the device may not be used at all, if so: its results were wrong, or nobody has looked.
     fn doubt(&self) -> Option<Reason> {
-        match self.verdict {
+        match self.sends.verdict {
             Verdict::Unsafe => Some(Reason::Unsafe),
             Verdict::Unmeasured => Some(Reason::Unmeasured),
             _ => None,

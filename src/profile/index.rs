@@ -1,11 +1,12 @@
 //! A profile's entries by hash, so that placing a call takes the same few steps however many entries there are.
 
-use std::hash::{BuildHasher, RandomState};
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
 
 use crate::base::DType;
 
-use super::choose::{self, ALWAYS, Call, Find, Placed, Policy, RESIDENT, Row};
-use super::{ANY, CPU_AUTO, Decision, Entry, Key, Kind, Place, Profile, ProfileDevice, Reason, Verdict};
+use super::choose::{self, ALWAYS, Call, Find, Operands, Placed, Policy, RESIDENT, Row, Rule, Sends};
+use super::{ANY, CPU_AUTO, Decision, Entry, Key, Kind, Place, Profile, ProfileDevice, Reason};
 
 /// Steps of lookups: blocks of 8 bytes hashed, slots visited, keys compared. Counted in tests only.
 #[cfg(test)]
@@ -95,118 +96,214 @@ impl Table {
     }
 }
 
-/// Texts by number: those of entries, and where words of the program itself lie in memory.
-#[derive(Clone, Debug, Default)]
-struct Names {
-    seed: u64,
-    by_text: Table,
-    texts: Vec<String>,
-    /// Address, length and number of words that live as long as the program: the same place and length are the same word,
-    /// whatever its length, without a branch that depends on it. A length of 0 is an empty slot; a power of two of them.
-    places: Vec<(usize, usize, u32)>,
+/// The words that name a group of entries: op, family, unit.
+type Words<'w> = [&'w str; 3];
+
+/// The number of no group.
+const NO_GROUP: u32 = u32::MAX;
+
+/// Where the words of a group lie in memory.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(32))]
+struct Spot {
+    op: usize,
+    family: usize,
+    unit: usize,
+    /// Each of them below [`LONG`].
+    lengths: u32,
+    /// [`NO_GROUP`] is an empty slot.
+    group: u32,
 }
 
-/// The number of no text.
-const NO_NAME: u32 = u32::MAX;
+/// Words of this length or more are always read.
+const LONG: usize = 1 << 10;
 
-impl Names {
-    /// For at most so many texts.
-    fn new(seed: u64, most: usize) -> Self {
-        Names { seed, by_text: Table::new(most), texts: Vec::new(), places: vec![(0, 0, NO_NAME); 2] }
+impl Spot {
+    const EMPTY: Spot = Spot { op: 0, family: 0, unit: 0, lengths: 0, group: NO_GROUP };
+
+    /// Where words lie, if they are not too long.
+    #[inline(always)]
+    fn of([op, family, unit]: Words<'_>) -> Option<Spot> {
+        let at = |word: &str| word.as_ptr() as usize;
+        if op.len() | family.len() | unit.len() >= LONG {
+            return None;
+        }
+        let lengths = (op.len() | family.len() << 10 | unit.len() << 20) as u32;
+        Some(Spot { op: at(op), family: at(family), unit: at(unit), lengths, group: NO_GROUP })
     }
 
-    fn add(&mut self, word: &str) -> u32 {
-        let found = self.by_words(word);
-        if found != NO_NAME {
+    #[inline(always)]
+    fn same_place(&self, other: &Spot) -> bool {
+        let elsewhere = (self.op ^ other.op) | (self.family ^ other.family) | (self.unit ^ other.unit);
+        elsewhere | (self.lengths ^ other.lengths) as usize == 0
+    }
+
+    /// The upper half depends on all bits of the addresses.
+    #[inline(always)]
+    fn hash(&self) -> u64 {
+        let by = |address: usize, odd: u64| (address as u64).wrapping_mul(odd);
+        by(self.op, 0x9E37_79B9_7F4A_7C15)
+            ^ by(self.family, 0xC2B2_AE3D_27D4_EB4F)
+            ^ by(self.unit, 0x1656_67B1_9E37_79F9)
+    }
+}
+
+/// Groups by number: by their words, and by where words of the program itself lie in memory.
+#[derive(Clone, Debug, Default)]
+struct Groups {
+    seed: u64,
+    by_text: Table,
+    texts: Vec<[String; 3]>,
+    /// Words that live as long as the program: the same places and lengths are the same words, whatever they say, without a
+    /// branch that depends on them. A power of two of them, mostly empty, so that the first slot says nearly always all.
+    spots: Vec<Spot>,
+}
+
+impl Groups {
+    /// For at most so many groups.
+    fn new(seed: u64, most: usize) -> Self {
+        Groups { seed, by_text: Table::new(most), texts: Vec::new(), spots: vec![Spot::EMPTY; 2] }
+    }
+
+    fn add(&mut self, words: &Words<'_>) -> u32 {
+        let found = self.by_words(words);
+        if found != NO_GROUP {
             return found;
         }
         let number = self.texts.len() as u32;
-        self.texts.push(word.to_string());
-        self.by_text.insert(text(self.seed, word), number, |_| false);
+        self.texts.push(words.map(str::to_string));
+        self.by_text.insert(self.hash(words), number, |_| false);
         number
     }
 
     /// Learns where words lie; those that no entry has are of no use.
-    fn learn(&mut self, words: impl IntoIterator<Item = &'static str>) {
-        let mut known: Vec<_> = words
-            .into_iter()
-            .map(|w| (w.as_ptr() as usize, w.len(), self.by_words(w)))
-            .filter(|w| w.1 > 0 && w.2 != NO_NAME)
-            .collect();
-        known.sort_unstable();
-        known.dedup();
-        // Mostly empty, so that the first slot says nearly always all.
-        self.places = vec![(0, 0, NO_NAME); (8 * known.len()).next_power_of_two().max(2)];
-        for word in known {
-            let mut at = self.slot(word.0);
-            while self.places[at].1 != 0 {
-                at = (at + 1) & (self.places.len() - 1);
+    fn learn(&mut self, names: impl IntoIterator<Item = Words<'static>>) {
+        let mut known: Vec<Spot> = Vec::new();
+        for words in names {
+            let group = self.by_words(&words);
+            known.extend(Spot::of(words).filter(|_| group != NO_GROUP).map(|spot| Spot { group, ..spot }));
+        }
+        self.spots = vec![Spot::EMPTY; (8 * known.len()).next_power_of_two().max(2)];
+        for spot in known {
+            let mut at = self.slot(&spot);
+            while self.spots[at].group != NO_GROUP && !self.spots[at].same_place(&spot) {
+                at = (at + 1) & (self.spots.len() - 1);
             }
-            self.places[at] = word;
+            self.spots[at] = spot;
         }
     }
 
     #[inline(always)]
-    fn slot(&self, address: usize) -> usize {
-        // The product's upper half depends on all bits of the address.
-        ((address as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as usize & (self.places.len() - 1)
+    fn slot(&self, spot: &Spot) -> usize {
+        (spot.hash() >> 32) as usize & (self.spots.len() - 1)
     }
 
-    /// The number of a word, or [`NO_NAME`].
+    /// The number of a group, or [`NO_GROUP`].
     #[inline(always)]
-    fn number(&self, word: &str) -> u32 {
-        let (address, length) = (word.as_ptr() as usize, word.len());
-        let mut at = self.slot(address);
-        while let Some((a, n, number)) = self.places.get(at).filter(|p| p.1 != 0) {
-            step();
-            if *a == address && *n == length {
-                return *number;
+    fn number(&self, words: Words<'_>) -> u32 {
+        if let Some(asked) = Spot::of(words) {
+            let mut at = self.slot(&asked);
+            while let Some(spot) = self.spots.get(at).filter(|s| s.group != NO_GROUP) {
+                step();
+                if spot.same_place(&asked) {
+                    return spot.group;
+                }
+                at = (at + 1) & (self.spots.len() - 1);
             }
-            at = (at + 1) & (self.places.len() - 1);
         }
-        self.by_words(word)
+        self.by_words(&words)
     }
 
-    fn by_words(&self, word: &str) -> u32 {
-        let is = |n: u32| self.texts.get(n as usize).is_some_and(|t| t == word);
-        self.by_text.find(text(self.seed, word), is).unwrap_or(NO_NAME)
+    fn by_words(&self, words: &Words<'_>) -> u32 {
+        let is = |n: u32| self.texts.get(n as usize).is_some_and(|t| t.iter().zip(words).all(|(t, w)| t == w));
+        self.by_text.find(self.hash(words), is).unwrap_or(NO_GROUP)
     }
-}
 
-/// What of a key does not depend on where the operands are: the numbers of op, family, unit and CPU variant, dtype, threads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Named {
-    names: [u32; 4],
-    threads: u32,
-    dtype: DType,
-}
-
-impl Named {
     #[inline(always)]
-    fn hash(&self, seed: u64) -> u64 {
-        let [op, family, unit, variant] = self.names.map(u64::from);
-        let words = mix(seed ^ (op << 32 | family), unit << 32 | variant);
-        mix(words, (self.dtype as u64) << 32 | u64::from(self.threads))
+    fn hash(&self, words: &Words<'_>) -> u64 {
+        words.iter().fold(self.seed, |hash, word| text(hash, word))
     }
 }
 
-/// An entry's key and rule in one place of memory.
+/// A key in one word: group, dtype, CPU variant, threads, then residency and device by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Packed(u64);
+
+impl Packed {
+    /// No key.
+    const NONE: Packed = Packed(u64::MAX);
+    const GROUPS: u32 = 1 << 20;
+    const VARIANTS: usize = 1 << 8;
+    const THREADS: u32 = 1 << 16;
+    const RESIDENCIES: usize = 1 << 5;
+    const DEVICES: usize = 1 << 11;
+
+    /// What of a key does not depend on where the operands are; [`Packed::NONE`] if a number is too large, or a word is in no
+    /// entry.
+    #[inline(always)]
+    fn call(group: u32, dtype: DType, variant: Option<usize>, threads: u32) -> Packed {
+        match variant {
+            // All groups but the last one, so that no key is NONE.
+            Some(v) if group < Self::GROUPS - 1 && v < Self::VARIANTS && threads < Self::THREADS => {
+                let low = u64::from(group) | (dtype as u64) << 20 | (v as u64) << 24;
+                Packed(low | u64::from(threads) << 32)
+            }
+            _ => Packed::NONE,
+        }
+    }
+
+    /// The key of such a call with its operands there; NONE stays NONE.
+    #[inline(always)]
+    fn at(self, device: usize, residency: usize) -> Packed {
+        if device < Self::DEVICES && residency < Self::RESIDENCIES {
+            Packed(self.0 | (residency as u64) << 48 | (device as u64) << 53)
+        } else {
+            Packed::NONE
+        }
+    }
+}
+
+/// Hashes packed keys with a seed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seeded(u64);
+
+impl BuildHasher for Seeded {
+    type Hasher = Hash;
+    #[inline(always)]
+    fn build_hasher(&self) -> Hash {
+        Hash(self.0)
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Hash(u64);
+
+impl Hasher for Hash {
+    #[inline(always)]
+    fn write_u64(&mut self, word: u64) {
+        self.0 = mix(self.0, word);
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|b| self.write_u64(u64::from(*b)));
+    }
+    #[inline(always)]
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+/// An entry's rule beside its number.
 #[derive(Clone, Copy, Debug)]
 struct Compact {
-    named: Named,
-    device: u32,
-    residency: u16,
-    verdict: Verdict,
+    sends: Sends,
     entry: u32,
-    has_least: bool,
-    least: u128,
 }
 
 /// Words by number; few, so compared one by one.
 #[derive(Clone, Debug, Default)]
-struct Words(Vec<String>);
+struct Few(Vec<String>);
 
-impl Words {
+impl Few {
     fn number(&mut self, word: &str) -> usize {
         self.find(word).unwrap_or_else(|| {
             self.0.push(word.to_string());
@@ -218,27 +315,28 @@ impl Words {
     }
 }
 
-/// A profile with its entries indexed. Answers exactly what [`Profile::choose`] and [`Profile::lookup`] do, in 50 to 75 ns
+/// A profile with its entries indexed. Answers exactly what [`Profile::choose`] and [`Profile::lookup`] do, in 30 to 50 ns
 /// instead of a time that grows with the profile. Immutable; shared between threads.
 #[derive(Clone, Debug)]
 pub struct Chooser {
     profile: Profile,
     seed: u64,
-    /// By full key; equal keys: the first entry.
-    exact: Table,
-    keys: Vec<Compact>,
-    names: Names,
-    /// The number of [`CPU_AUTO`], the usual CPU variant.
-    auto: u32,
+    /// Of equal keys the first entry.
+    exact: HashMap<Packed, Compact, Seeded>,
+    groups: Groups,
+    /// CPU variants; the first is [`CPU_AUTO`], the usual one.
+    variants: Few,
     /// Devices in the profile's order, then others that entries name.
-    uids: Words,
-    residencies: Words,
+    uids: Few,
+    residencies: Few,
     /// Numbers of `always` and `resident`.
     usual: [Option<usize>; 2],
     /// An entry for each leading part of a key: what a call without an entry failed at.
     parts: Table,
     /// Entries that match more than one key, in order; presets have them.
     wild: Vec<u32>,
+    /// True if each call has but one entry to ask, and its threshold decides.
+    plain: bool,
 }
 
 /// Parts of a key, in the order of [`Reason`]s for their difference.
@@ -274,11 +372,6 @@ fn own_key(entry: &Entry) -> Option<Key<'_>> {
     })
 }
 
-#[inline(always)]
-fn full_hash(call: u64, device: usize, residency: usize) -> u64 {
-    mix(call, (device as u64) << 16 | residency as u64)
-}
-
 /// The first so many parts of a key.
 fn part_hash(seed: u64, key: &Key<'_>, parts: usize) -> u64 {
     let family = key.family.unwrap_or(ANY);
@@ -293,12 +386,12 @@ impl Chooser {
         Self::knowing(profile, [])
     }
 
-    /// Indexes a profile for calls that are mostly named by these very words, as `op::words()` has them: a word is then known
-    /// by its place in memory and need not be read. The answers are the same without.
-    pub fn knowing(profile: Profile, words: impl IntoIterator<Item = &'static str>) -> Self {
+    /// Indexes a profile for calls that mostly name op, family and unit by these very words, as `op::words()` has them: they
+    /// are then known by their places in memory and need not be read. The answers are the same without.
+    pub fn knowing(profile: Profile, names: impl IntoIterator<Item = [&'static str; 3]>) -> Self {
         // A number of this process, so that no file can be written whose keys all share their hashes.
         let mut chooser = Self::seeded(profile, RandomState::new().hash_one(0u8));
-        chooser.names.learn(words);
+        chooser.groups.learn(names);
         chooser
     }
 
@@ -306,52 +399,40 @@ impl Chooser {
         let n = profile.entries.len();
         let mut c = Chooser {
             seed,
-            exact: Table::new(n),
-            keys: Vec::new(),
-            names: Names::new(seed, 4 * n),
-            auto: NO_NAME,
-            uids: Words(profile.devices.iter().map(|d| d.uid.clone()).collect()),
-            residencies: Words::default(),
+            exact: HashMap::with_capacity_and_hasher(n, Seeded(seed)),
+            groups: Groups::new(seed, n),
+            variants: Few(vec![CPU_AUTO.to_string()]),
+            uids: Few(profile.devices.iter().map(|d| d.uid.clone()).collect()),
+            residencies: Few::default(),
             usual: [None; 2],
             parts: Table::new(n * (PARTS - 1)),
             wild: Vec::new(),
+            plain: false,
             profile: Profile::default(),
         };
         // Numbers of devices are those of the profile's list only while each uid stands there once.
         let unique = c.uids.0.iter().enumerate().all(|(i, uid)| c.uids.find(uid) == Some(i));
         for (i, entry) in profile.entries.iter().enumerate() {
             let Ok(number) = u32::try_from(i) else { break };
-            let Some(key) = own_key(entry).filter(|_| unique) else {
+            let own = own_key(entry).filter(|_| unique).map(|key| {
+                let group = c.groups.add(&[&entry.op, &entry.family, &entry.unit]);
+                let packed = Packed::call(group, key.dtype, Some(c.variants.number(&entry.cpu_variant)), key.threads);
+                (key, packed.at(c.uids.number(&entry.device), c.residencies.number(&entry.residency)))
+            });
+            let Some((key, packed)) = own.filter(|(_, packed)| *packed != Packed::NONE) else {
                 c.wild.push(number);
                 continue;
             };
-            let (device, residency) = (c.uids.number(&entry.device), c.residencies.number(&entry.residency));
-            let named = Named {
-                names: [&entry.op, &entry.family, &entry.unit, &entry.cpu_variant].map(|w| c.names.add(w)),
-                threads: key.threads,
-                dtype: key.dtype,
-            };
-            let least = entry.threshold_work();
-            c.keys.push(Compact {
-                named,
-                device: device as u32,
-                residency: residency as u16,
-                verdict: entry.verdict,
-                entry: number,
-                has_least: least.is_some(),
-                least: least.unwrap_or(0),
-            });
+            c.exact.entry(packed).or_insert(Compact { sends: Sends::of(entry), entry: number });
             let entries = &profile.entries;
-            let keys = &c.keys;
-            let same = |k: u32| entries[keys[k as usize].entry as usize].differs(&key).is_none();
-            c.exact.insert(full_hash(named.hash(seed), device, residency), c.keys.len() as u32 - 1, same);
             for parts in 1..PARTS {
                 let agrees = |e: u32| agrees(&entries[e as usize], &key, parts);
                 c.parts.insert(part_hash(seed, &key, parts), number, agrees);
             }
         }
-        c.auto = c.names.by_words(CPU_AUTO);
         c.usual = [ALWAYS, RESIDENT].map(|r| c.residencies.find(r));
+        let threshold = profile.rule == Rule::Threshold && profile.kind != Kind::Preset;
+        c.plain = threshold && profile.devices.len() == 1 && c.wild.is_empty();
         c.profile = profile;
         c
     }
@@ -369,26 +450,52 @@ impl Chooser {
     /// The same among the devices, by their number in the profile, that `usable` accepts. It is asked of a device only if
     /// that would be chosen.
     pub fn choose_among(&self, policy: Policy, call: &Call<'_>, mut usable: impl FnMut(usize) -> bool) -> Placed<'_> {
-        let named = self.named(call.op, call.family, call.unit, call.cpu_variant, call.dtype, call.threads);
-        let hash = named.hash(self.seed);
-        choose::place(&Hashed { chooser: self, named, hash }, policy, call, &mut usable)
+        let packed = self.packed(call.op, call.family, call.unit, call.cpu_variant, call.dtype, call.threads);
+        if self.plain && policy == Policy::Automatic {
+            return self.choose_plainly(packed, call, usable);
+        }
+        choose::place(&Hashed { chooser: self, packed }, policy, call, &mut usable)
+    }
+
+    /// What [`choose::place`] does where one entry's threshold decides, in steps that do not branch on what is found: who asks
+    /// for many places in turn need not wait for each answer.
+    #[inline(always)]
+    fn choose_plainly(&self, packed: Packed, call: &Call<'_>, usable: impl FnOnce(usize) -> bool) -> Placed<'_> {
+        let only = self.profile.devices.first();
+        let none =
+            Placed { place: Place::Cpu, device: None, why: Reason::NoOp, entry: None, times: None, assumed: false };
+        let (residency, number) = match call.operands {
+            Operands::Host => (ALWAYS, self.usual[0]),
+            Operands::Device(uid) if only.is_some_and(|d| d.uid == uid) => (RESIDENT, self.usual[1]),
+            Operands::Device(_) => return Placed { why: Reason::NoDevice, ..none },
+        };
+        let key = || call.key(only.map_or("", |d| &d.uid), residency);
+        match self.row(packed, Some(0).zip(number), key) {
+            Ok(row) => {
+                let (place, why) = row.rule(call.features.work);
+                if place == Place::Gpu && !usable(0) {
+                    return none;
+                }
+                Placed { place, device: only.filter(|_| place == Place::Gpu), why, entry: Some(row.entry), ..none }
+            }
+            Err(why) => Placed { why, ..none },
+        }
     }
 
     #[inline(always)]
-    fn named(&self, op: &str, family: Option<&str>, unit: &str, variant: &str, dtype: DType, threads: u32) -> Named {
-        let number = |word| self.names.number(word);
+    fn packed(&self, op: &str, family: Option<&str>, unit: &str, variant: &str, dtype: DType, threads: u32) -> Packed {
         // No entry has no family.
-        let family = family.map_or(NO_NAME, number);
-        let variant = if variant == CPU_AUTO { self.auto } else { number(variant) };
-        Named { names: [number(op), family, number(unit), variant], threads, dtype }
+        let group = family.map_or(NO_GROUP, |family| self.groups.number([op, family, unit]));
+        let variant = if variant == CPU_AUTO { Some(0) } else { self.variants.find(variant) };
+        Packed::call(group, dtype, variant, threads)
     }
 
     /// The profile's answer for one key; see [`Profile::lookup`]. Allocates nothing.
     pub fn lookup(&self, key: &Key<'_>, work: u128) -> Decision<'_> {
         let assumed = self.profile.kind == Kind::Preset;
-        let named = self.named(key.op, key.family, key.unit, key.cpu_variant, key.dtype, key.threads);
+        let packed = self.packed(key.op, key.family, key.unit, key.cpu_variant, key.dtype, key.threads);
         let at = self.uids.find(key.device_uid).zip(self.residencies.find(key.residency));
-        match self.row(&named, named.hash(self.seed), at, || *key) {
+        match self.row(packed, at, || *key) {
             Ok(row) => {
                 let (place, why) = row.rule(work);
                 Decision { place, why, entry: Some(row.entry), assumed }
@@ -406,21 +513,11 @@ impl Chooser {
     #[inline(always)]
     fn row<'k>(
         &self,
-        named: &Named,
-        hash: u64,
+        packed: Packed,
         at: Option<(usize, usize)>,
         key: impl Fn() -> Key<'k>,
     ) -> Result<Row<'_>, Reason> {
-        let found = at.and_then(|(device, residency)| {
-            let is = |k: u32| {
-                step();
-                self.keys.get(k as usize).is_some_and(|k| {
-                    k.named == *named && k.device as usize == device && usize::from(k.residency) == residency
-                })
-            };
-            let k = self.exact.find(full_hash(hash, device, residency), is).ok()?;
-            self.keys.get(k as usize)
-        });
+        let found = at.and_then(|(device, residency)| self.exact.get(&packed.at(device, residency)));
         if !self.wild.is_empty() {
             let before = found.map_or(u32::MAX, |k| k.entry);
             let mut earlier = self.wild.iter().take_while(|w| **w < before).map(|w| &self.profile.entries[*w as usize]);
@@ -430,7 +527,7 @@ impl Chooser {
             }
         }
         match found.and_then(|k| Some((k, self.profile.entries.get(k.entry as usize)?))) {
-            Some((k, entry)) => Ok(Row { entry, verdict: k.verdict, least: k.has_least.then_some(k.least) }),
+            Some((k, entry)) => Ok(Row { entry, sends: k.sends }),
             None => Err(self.missing(&key())),
         }
     }
@@ -458,11 +555,10 @@ fn agrees(entry: &Entry, key: &Key<'_>, parts: usize) -> bool {
     entry.differs(key).is_none_or(|why| DIFFERENCES.iter().position(|d| *d == why).is_some_and(|at| at >= parts))
 }
 
-/// A call's numbers and hash with the index.
+/// A call's key with the index.
 struct Hashed<'c> {
     chooser: &'c Chooser,
-    named: Named,
-    hash: u64,
+    packed: Packed,
 }
 
 impl<'c> Find<'c> for Hashed<'c> {
@@ -473,7 +569,7 @@ impl<'c> Find<'c> for Hashed<'c> {
     fn find(&self, call: &Call<'_>, device: Option<usize>, residency: &'static str) -> Result<Row<'c>, Reason> {
         let c = self.chooser;
         let number = c.usual[usize::from(residency == RESIDENT)];
-        c.row(&self.named, self.hash, device.zip(number), || {
+        c.row(self.packed, device.zip(number), || {
             let uid = device.and_then(|d| c.profile.devices.get(d)).map_or("", |d| d.uid.as_str());
             call.key(uid, residency)
         })
@@ -484,7 +580,7 @@ impl<'c> Find<'c> for Hashed<'c> {
 mod tests {
     use super::*;
     use crate::base::Features;
-    use crate::profile::Operands;
+    use crate::profile::Verdict;
 
     /// The steps of a choice do not depend on the machine, and hardly on the number of entries.
     #[test]
