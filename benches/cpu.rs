@@ -195,36 +195,40 @@ fn ulps(got: f32, want: f64) -> f64 {
 
 /// Unit of the last place of an f32.
 fn place(v: f32) -> f64 {
-    let exponent = (v.abs().to_bits() >> 23).max(1) as i32;
-    2f64.powi(exponent - 127 - 23)
+    let exponent = u64::from(v.abs().to_bits() >> 23).max(1);
+    f64::from_bits((exponent + 1023 - 127 - 23) << 52)
 }
+
+/// One or two arguments of a function; the second of one-argument functions is not looked at.
+type Given = [f32; 2];
 
 /// The largest error and where, of one function on all instruction sets, on threads of its own.
 fn worst(
     name: &str,
     step: usize,
     isas: &[Isa],
-    given: impl Fn(u64) -> Vec<f32> + Sync,
-    want: impl Fn(&[f32]) -> f64 + Sync,
-) -> Result<Vec<(f64, Vec<f32>)>> {
+    arguments: usize,
+    given: impl Fn(u64) -> Given + Sync,
+    want: impl Fn(&Given) -> f64 + Sync,
+) -> Result<Vec<(f64, Given)>> {
     let runs = (1usize << 32).div_ceil(RUN * step);
     let next = AtomicUsize::new(0);
-    let one = || -> Result<Vec<(f64, Vec<f32>)>> {
-        let mut found = vec![(0.0, Vec::new()); isas.len()];
+    let one = || -> Result<Vec<(f64, Given)>> {
+        let mut found = vec![(0.0, Given::default()); isas.len()];
         let mut computers = isas.iter().map(|isa| computer(name, *isa)).collect::<Result<Vec<_>>>()?;
         loop {
             let run = next.fetch_add(1, Ordering::Relaxed);
             if run >= runs {
                 return Ok(found);
             }
-            let all: Vec<Vec<f32>> = (0..RUN).map(|i| given(((run * RUN + i) * step) as u64)).collect();
-            let wants: Vec<f64> = all.iter().map(|x| want(x)).collect();
-            let columns: Vec<Vec<f32>> = (0..all[0].len()).map(|k| all.iter().map(|x| x[k]).collect()).collect();
+            let all: Vec<Given> = (0..RUN).map(|i| given(((run * RUN + i) * step) as u64)).collect();
+            let wants: Vec<f64> = all.iter().map(&want).collect();
+            let columns: Vec<Vec<f32>> = (0..arguments).map(|k| all.iter().map(|x| x[k]).collect()).collect();
             for (found, compute) in found.iter_mut().zip(&mut computers) {
                 for ((got, want), x) in compute(&columns)?.iter().zip(&wants).zip(&all) {
                     let error = ulps(*got, *want);
                     if error > found.0 {
-                        *found = (error, x.clone());
+                        *found = (error, *x);
                     }
                 }
             }
@@ -239,7 +243,7 @@ fn worst(
         running.into_iter().map(join).collect::<Result<Vec<_>>>()
     })?;
     Ok((0..isas.len())
-        .map(|i| all.iter().map(|a| a[i].clone()).fold((0.0, Vec::new()), |a, b| if b.0 > a.0 { b } else { a }))
+        .map(|i| all.iter().map(|a| a[i]).fold((0.0, Given::default()), |a, b| if b.0 > a.0 { b } else { a }))
         .collect())
 }
 
@@ -254,28 +258,28 @@ fn accuracy(step: usize) -> Result<()> {
     let head = isas.iter().map(|i| format!(" {} | at |", i.name())).collect::<String>();
     println!("| f32, largest error in ulp |{head}");
     println!("| --- |{}", " ---: | --- |".repeat(isas.len()));
-    let tell = |name: &str, found: Vec<(f64, Vec<f32>)>| {
+    let tell = |name: &str, arguments: usize, found: Vec<(f64, Given)>| {
         let cells = found.iter().map(|(error, at)| {
-            let at: Vec<String> = at.iter().map(|x| format!("{x:e}")).collect();
+            let at: Vec<String> = at[..arguments].iter().map(|x| format!("{x:e}")).collect();
             format!(" {error:.3} | {} |", at.join(", "))
         });
         println!("| {name} |{}", cells.collect::<String>());
     };
     for (name, f) in FUNCTIONS {
-        let given = |i: u64| vec![f32::from_bits(i as u32)];
-        tell(name, worst(name, step, &isas, given, |x| f(f64::from(x[0])))?);
+        let given = |i: u64| [f32::from_bits(i as u32), 0.0];
+        tell(name, 1, worst(name, step, &isas, 1, given, |x| f(f64::from(x[0])))?);
     }
     let rng = Philox::new(8);
     // Half of the pairs are any bits, half such that the result is a number.
     let pair = |i: u64| {
         let (a, b) = ((rng.unit(0, i) * 2f64.powi(32)) as u32, (rng.unit(1, i) * 2f64.powi(32)) as u32);
         if (i / 2).is_multiple_of(2) {
-            return vec![f32::from_bits(a), f32::from_bits(b)];
+            return [f32::from_bits(a), f32::from_bits(b)];
         }
         let x = f32::from_bits(a & 0x7fff_ffff);
-        vec![x, ((rng.unit(1, i) * 2.0 - 1.0) * 150.0 / f64::from(x).log2().abs().max(0.01)) as f32]
+        [x, ((rng.unit(1, i) * 2.0 - 1.0) * 150.0 / f64::from(x).log2().abs().max(0.01)) as f32]
     };
-    tell("pow", worst("pow", step, &isas, pair, |x| f64::from(x[0]).powf(f64::from(x[1])))?);
+    tell("pow", 2, worst("pow", step, &isas, 2, pair, |x| f64::from(x[0]).powf(f64::from(x[1])))?);
     Ok(())
 }
 

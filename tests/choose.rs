@@ -266,7 +266,7 @@ fn random(rng: &Philox, seed: u64, wild: bool) -> Profile {
     let at = |i: u64, n: usize| rng.u64(seed, i) as usize % n;
     let pick = |i: u64, words: &[&str]| words[at(i, words.len())].to_string();
     // One device alone takes a shorter way.
-    let mut p = if seed % 3 == 0 { profile(&["u2"], vec![]) } else { profile(&["u1", "u2", "u3"], vec![]) };
+    let mut p = if seed.is_multiple_of(3) { profile(&["u2"], vec![]) } else { profile(&["u1", "u2", "u3"], vec![]) };
     if wild && seed.is_multiple_of(4) {
         p.kind = Kind::Preset;
     }

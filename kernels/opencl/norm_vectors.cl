@@ -98,8 +98,11 @@ KERNEL_WG(softmax_vectors, 1, 1, 1)
             t += f;
         }
         for (u64 j = whole; j < n; j += LANES) {
-            PIECE(v, j, -(ACC)INFINITY)
-            VECTOR e = exp_of(v - top, tame && j + LANES <= n);
+            PIECE(v, j, top)
+            VECTOR e = exp_of(v - top, tame);
+            for (u64 l = n - j; l < LANES; l++) {
+                ((ACC *)&e)[l] = (ACC)0;
+            }
             if (keep) {
                 kept[j / LANES] = e;
             }
@@ -114,8 +117,13 @@ KERNEL_WG(softmax_vectors, 1, 1, 1)
                 STORE_VECTOR(y, base + j, e);
             }
         }
-        for (u64 j = n - n % LANES; j < n; j++) {
-            STORE(y, base + j, exp(LOAD(x, base + j) - top) * share);
+        u64 rest = n - n % LANES;
+        if (rest < n) {
+            PIECE(v, rest, top)
+            VECTOR e = keep ? kept[rest / LANES] : exp_of(v - top, tame);
+            for (u32 l = 0; rest + l < n; l++) {
+                STORE(y, base + rest + l, ((ACC *)&e)[l] * share);
+            }
         }
     }
 }
@@ -374,5 +382,43 @@ KERNEL_WG(batch_apply, 1, 1, 1)
         ACC scale = LOAD(gamma, channel);
         ACC bias = LOAD(beta, channel);
         NORMALISE(i, stop, shift, centre)
+    }
+}
+
+/* The same for rows of at most ROW elements, few beside a vector's: a lane per row, `each` times LANES rows per work-item. */
+KERNEL_WG(softmax_lanes, 1, 1, 1)
+(GLOBAL const T *RESTRICT x, GLOBAL T *RESTRICT y, u64 rows, u64 n, u64 each) {
+    VECTOR kept[ROW];
+    u64 stop = MIN((FLAT_GRP() + 1) * each * LANES, rows);
+    for (u64 row = FLAT_GRP() * each * LANES; row < stop; row += LANES) {
+        u64 last = MIN(rows - row, LANES) - 1;
+        VECTOR top = (VECTOR)(-(ACC)INFINITY);
+        VECTOR low = (VECTOR)((ACC)INFINITY);
+        for (u64 j = 0; j < n; j++) {
+            VECTOR v;
+            for (u64 l = 0; l < LANES; l++) {
+                ((ACC *)&v)[l] = LOAD(x, (row + MIN(l, last)) * n + j);
+            }
+            kept[j] = v;
+            top = v > top ? v : top;
+            low = v < low ? v : low;
+        }
+        VECTOR span = low - top;
+        ACC widest = (ACC)0;
+        for (u32 l = 0; l < LANES; l++) {
+            widest = MIN(((ACC *)&span)[l], widest);
+        }
+        VECTOR s = (VECTOR)0;
+        for (u64 j = 0; j < n; j++) {
+            kept[j] = exp_of(kept[j] - top, widest > LEAST);
+            s += kept[j];
+        }
+        VECTOR share = (VECTOR)1 / s;
+        for (u64 j = 0; j < n; j++) {
+            VECTOR e = kept[j] * share;
+            for (u64 l = 0; l <= last; l++) {
+                STORE(y, (row + l) * n + j, ((ACC *)&e)[l]);
+            }
+        }
     }
 }

@@ -120,6 +120,35 @@ pub fn softmax_vectors(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Pla
     }))
 }
 
+/// Elements up to which rows are short: in vectors along them most lanes would be idle.
+const SHORT: u64 = 32;
+
+/// `softmax_lanes(x, y, rows, n, each)`, for short rows that lie beside each other.
+pub fn softmax_lanes(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
+    for_processors(info)?;
+    let (m, n) = (case.dim("m"), case.dim("n"));
+    if m * n == 0 {
+        return Ok(Plan::default());
+    }
+    let lanes = source::vector_lanes(case.dtype);
+    if case.attrs.int("inner", 1) != 1 || n > SHORT || n % lanes == 0 {
+        return Err(Error::new(
+            Code::FeatureUnsupported,
+            format!("needs rows of at most {SHORT} elements, but no whole vectors, that lie beside each other"),
+        ));
+    }
+    let each = (ROW / (n * lanes)).max(1);
+    let mut step = vectors(case, "softmax_lanes", m.div_ceil(each * lanes), info)?;
+    step.defines.push(("ROW".into(), SHORT.to_string()));
+    Ok(one(Step {
+        args: vec![Arg::Operand(0), Arg::Operand(1)],
+        writes: vec![false, true],
+        params: [m, n, each].map(Param::U64).to_vec(),
+        cost: plan_native::softmax_cost(case),
+        ..step
+    }))
+}
+
 /// `layernorm_vectors(x, gamma, beta, y, mean, rstd, rows, n, epsilon, past)`, for rows of one segment.
 pub fn layernorm_vectors(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
     for_processors(info)?;

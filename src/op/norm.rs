@@ -87,6 +87,7 @@ static SOFTMAX: OpDesc = OpDesc {
     domain: &[Range(-5.0, 5.0)],
     grad: Grad::None("the rule sums g y along the axis and broadcasts it back, which needs an op of its own"),
     kernels: &[
+        Kernel { variant: "cpu-lanes", body: Body::Opencl(VECTORS_TEXT), plan: plan_c_norm::softmax_lanes, ..BASE },
         Kernel { variant: "cpu-vectors", body: Body::Opencl(VECTORS_TEXT), plan: plan_c_norm::softmax_vectors, ..BASE },
         Kernel { variant: "row", body: Body::C(C_TEXT), needs: GROUP, plan: plan_c_norm::softmax, ..BASE },
         Kernel {
@@ -145,6 +146,7 @@ fn cases(tier: Tier) -> Vec<CaseSpec> {
         ([65, 100, 1], Fill::Positive),
         ([5, 64, 1], Fill::Constant),
         ([9, 40, 1], Fill::Special),
+        ([37, 5, 1], Fill::Special),
         ([2, 129, 5], Fill::Uniform),
         ([3, 5, 400], Fill::Uniform),
         ([2, 100, 1], Fill::Wide),
@@ -158,6 +160,9 @@ fn cases(tier: Tier) -> Vec<CaseSpec> {
             ([2, 255, 1], Fill::Uniform),
             ([2, 256, 1], Fill::Wide),
             ([257, 31, 1], Fill::Uniform),
+            ([70, 31, 1], Fill::Wide),
+            ([70, 16, 1], Fill::Wide),
+            ([70, 33, 1], Fill::Wide),
             ([3, 5000, 1], Fill::Uniform),
             ([2, 50_257, 1], Fill::Uniform),
             ([1, 50_257, 1], Fill::Wide),
