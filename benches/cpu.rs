@@ -304,6 +304,7 @@ fn against_loop(runner: &Runner, op: &'static OpDesc, size: u64) -> Result<f64> 
 }
 
 fn loops(wanted: &[String]) -> Result<bool> {
+    wanted.iter().try_for_each(|name| op::find(name).map(|_| ()))?;
     let runner = runner(0)?;
     let sizes: [u64; 8] = [1, 2, 3, 8, 33, 100, 1000, 10_000];
     println!("| op, f32 | {} |", sizes.map(|s| s.to_string()).join(" | "));

@@ -285,27 +285,6 @@ KERNEL_WG(batchnorm_infer, GROUP, 1, 1)
     }
 }
 
-/* The same for a processor, as apply_batch_runs. */
-KERNEL_WG(batchnorm_infer_runs, 1, 1, 1)
-(GLOBAL const T *RESTRICT x, GLOBAL const T *RESTRICT gamma, GLOBAL const T *RESTRICT beta, GLOBAL const T *RESTRICT mean,
- GLOBAL const T *RESTRICT variance, GLOBAL T *RESTRICT y, u64 total, u64 channels, u64 inner, ACC epsilon) {
-    u64 i = FLAT_GRP() * ITEMS;
-    u64 end = MIN(i + ITEMS, total);
-    while (i < end) {
-        u64 block = i / inner;
-        u64 channel = block % channels;
-        u64 stop = MIN((block + 1) * inner, end);
-        ACC rstd = (ACC)1 / sqrt(LOAD(variance, channel) + epsilon);
-        ACC centre = LOAD(mean, channel);
-        ACC scale = LOAD(gamma, channel);
-        ACC bias = LOAD(beta, channel);
-        for (; i < stop; i++) {
-            ACC d = LOAD(x, i) - centre;
-            STORE(y, i, d * rstd * scale + bias);
-        }
-    }
-}
-
 /* layernorm in one launch, for rows of one segment: a group takes its row through the same steps as stats_part, stats_join,
    store_layer and apply_layer, and finds it in its cache the second and third time. */
 KERNEL_WG(layernorm, GROUP, 1, 1)

@@ -42,13 +42,16 @@ impl Spoilt {
         Spoilt { inner, info, edit: Arc::new(edit), at, reads: Arc::default(), overrun: None }
     }
 
-    /// The device as it is, but that it says to be a GPU: so that kernels as planned for GPUs run on a processor's driver.
+    /// The device as it is, but that it says this of itself.
+    pub fn posing(inner: Arc<dyn Device>, info: DeviceInfo) -> Spoilt {
+        Spoilt { info, ..Spoilt::new(inner, u64::MAX, |_, _| {}) }
+    }
+
+    /// The same as a GPU: so that kernels as planned for GPUs run on a processor's driver.
     pub fn as_gpu(inner: Arc<dyn Device>) -> Spoilt {
-        let id = inner.info().id.clone();
-        let mut gpu = Spoilt::new(inner, u64::MAX, |_, _| {});
-        (gpu.info.class, gpu.info.id) = (DeviceClass::Discrete, id);
-        gpu.info.notes = vec!["planned for as a GPU".into()];
-        gpu
+        let notes = vec!["planned for as a GPU".into()];
+        let info = DeviceInfo { class: DeviceClass::Discrete, notes, ..inner.info().clone() };
+        Spoilt::posing(inner, info)
     }
 
     /// Writes four zero bytes at this byte of the last operand's buffer after each launch.

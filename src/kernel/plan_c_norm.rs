@@ -405,7 +405,7 @@ pub fn batchnorm_infer(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Pla
         writes: vec![false, false, false, false, false, true],
         params,
         cost: plan_native::batchnorm_infer_cost(case),
-        ..channels(case, ["batchnorm_infer", "batchnorm_infer_runs"], total, info)?
+        ..flat(case, "batchnorm_infer", total, info)?
     }))
 }
 

@@ -4,46 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gpuctl::base::telemetry::Snapshot;
-use gpuctl::base::{Clock, DeviceClass, DeviceInfo, Result};
+use gpuctl::base::{DeviceClass, DeviceInfo};
+use gpuctl::device::spoilt::Spoilt;
 use gpuctl::device::telemetry::{Telemetry, Told};
-use gpuctl::device::{Buffer, Health, Ledger, MemoryKind, MemoryState, Program, Queue, Source};
 
 use super::*;
-
-struct Card {
-    inner: Arc<dyn Device>,
-    info: DeviceInfo,
-}
-
-impl Device for Card {
-    fn info(&self) -> &DeviceInfo {
-        &self.info
-    }
-    fn serial(&self) -> u64 {
-        self.inner.serial()
-    }
-    fn clock(&self) -> Arc<dyn Clock> {
-        self.inner.clock()
-    }
-    fn ledger(&self) -> &Arc<Ledger> {
-        self.inner.ledger()
-    }
-    fn memory(&self) -> MemoryState {
-        self.inner.memory()
-    }
-    fn alloc(&self, bytes: u64, kind: MemoryKind) -> Result<Buffer> {
-        self.inner.alloc(bytes, kind)
-    }
-    fn build(&self, source: Source<'_>, cached: Option<&[u8]>) -> Result<Program> {
-        self.inner.build(source, cached)
-    }
-    fn queue(&self) -> Result<Box<dyn Queue>> {
-        self.inner.queue()
-    }
-    fn health(&self) -> Health {
-        self.inner.health()
-    }
-}
 
 fn told(throttle: Option<u64>) -> Told {
     Told { cards: vec![Snapshot { uid: "GPU-1".into(), throttle, ..Snapshot::default() }], ..Told::default() }
@@ -60,7 +25,7 @@ fn calibrated(telemetry: fn() -> Telemetry, class: DeviceClass) -> Calibrated {
     let info = DeviceInfo { uid: "GPU-1".into(), class, ..gpu.info().clone() };
     let cfg =
         CalibrateConfig { telemetry, range: Some((1024, 1 << 14)), processes: 3, ..config(&["add", "exp", "tanh"]) };
-    calibrate(&cfg, &rig(cpu, vec![Arc::new(Card { inner: gpu, info })]))
+    calibrate(&cfg, &rig(cpu, vec![Arc::new(Spoilt::posing(gpu, info))]))
 }
 
 #[test]

@@ -5,46 +5,10 @@
 use std::path::Path;
 
 use gpuctl::base::record::HealthRecord;
-use gpuctl::base::{Clock, DeviceClass, DeviceInfo, Result};
+use gpuctl::base::{DeviceClass, DeviceInfo};
 use gpuctl::device::telemetry::{Telemetry, ask_tree};
-use gpuctl::device::{Buffer, Health, Ledger, MemoryKind, MemoryState, Program, Queue, Source};
 
 use super::*;
-
-struct Card {
-    inner: Arc<dyn Device>,
-    info: DeviceInfo,
-}
-
-impl Device for Card {
-    fn info(&self) -> &DeviceInfo {
-        &self.info
-    }
-    fn serial(&self) -> u64 {
-        self.inner.serial()
-    }
-    fn clock(&self) -> Arc<dyn Clock> {
-        self.inner.clock()
-    }
-    fn ledger(&self) -> &Arc<Ledger> {
-        self.inner.ledger()
-    }
-    fn memory(&self) -> MemoryState {
-        self.inner.memory()
-    }
-    fn alloc(&self, bytes: u64, kind: MemoryKind) -> Result<Buffer> {
-        self.inner.alloc(bytes, kind)
-    }
-    fn build(&self, source: Source<'_>, cached: Option<&[u8]>) -> Result<Program> {
-        self.inner.build(source, cached)
-    }
-    fn queue(&self) -> Result<Box<dyn Queue>> {
-        self.inner.queue()
-    }
-    fn health(&self) -> Health {
-        self.inner.health()
-    }
-}
 
 /// Asks a tree in which `happens` before the second answer; verify asks at its beginning and at its end.
 fn tree(happens: fn(&Path, &Path)) -> Telemetry {
@@ -84,7 +48,7 @@ fn on(telemetry: fn() -> Telemetry, class: DeviceClass) -> (VerifySummary, Vec<H
     let inner = cpu();
     let (id, uid) = ("opencl:0".into(), "opencl/pci/0000:03:00.0".into());
     let info = DeviceInfo { id, uid, class, ..inner.info().clone() };
-    let rig = Rig { devices: vec![Arc::new(Card { inner, info })], cpu: cpu(), absent: Vec::new() };
+    let rig = Rig { devices: vec![Arc::new(Spoilt::posing(inner, info))], cpu: cpu(), absent: Vec::new() };
     let cfg = VerifyConfig {
         ops: vec![op::find("neg").unwrap()],
         dtypes: Some(vec![DType::I32]),

@@ -7,11 +7,12 @@ mod tests {
     use std::sync::Arc;
 
     use crate::base::sink::{Cancel, Collect};
-    use crate::base::{Clock, DType, DeviceClass, DeviceInfo, Env, Result};
+    use crate::base::{DType, DeviceClass, DeviceInfo, Env};
+    use crate::device::Device;
     use crate::device::cpu::{CpuDevice, Pin};
     use crate::device::probe::{CpuConfig, Rig, Select, open};
+    use crate::device::spoilt::Spoilt;
     use crate::device::telemetry::{Telemetry, ask_tree};
-    use crate::device::{Buffer, Device, Health, Ledger, MemoryKind, MemoryState, Program, Queue, Source};
     use crate::engine::KernelCache;
     use crate::jobs::ceilings::judge::Ceilings;
     use crate::kernel::Isa;
@@ -20,41 +21,6 @@ mod tests {
 
     use crate::jobs::bench::BenchConfig;
     use crate::jobs::bench::point::{Bench, points};
-
-    struct Card {
-        inner: CpuDevice,
-        info: DeviceInfo,
-    }
-
-    impl Device for Card {
-        fn info(&self) -> &DeviceInfo {
-            &self.info
-        }
-        fn serial(&self) -> u64 {
-            self.inner.serial()
-        }
-        fn clock(&self) -> Arc<dyn Clock> {
-            self.inner.clock()
-        }
-        fn ledger(&self) -> &Arc<Ledger> {
-            self.inner.ledger()
-        }
-        fn memory(&self) -> MemoryState {
-            self.inner.memory()
-        }
-        fn alloc(&self, bytes: u64, kind: MemoryKind) -> Result<Buffer> {
-            self.inner.alloc(bytes, kind)
-        }
-        fn build(&self, source: Source<'_>, cached: Option<&[u8]>) -> Result<Program> {
-            self.inner.build(source, cached)
-        }
-        fn queue(&self) -> Result<Box<dyn Queue>> {
-            self.inner.queue()
-        }
-        fn health(&self) -> Health {
-            self.inner.health()
-        }
-    }
 
     /// The flags of a row on the card, whose clocks are lowered when it is asked for the times in `hot` (counted from 1), and how
     /// often it was asked.
@@ -95,7 +61,7 @@ mod tests {
         let inner = CpuDevice::new(1, Isa::detect(), Pin::Free).unwrap();
         let (id, uid) = ("opencl:0".into(), "opencl/pci/0000:03:00.0".into());
         let info = DeviceInfo { id, uid, class: DeviceClass::Discrete, ..inner.info().clone() };
-        let rig = Rig { devices: vec![Arc::new(Card { inner, info })], cpu, absent: Vec::new() };
+        let rig = Rig { devices: vec![Arc::new(Spoilt::posing(Arc::new(inner), info))], cpu, absent: Vec::new() };
         let point = &points(&cfg, &mut Collect::default()).unwrap()[0];
         let rows = Bench::new(&cfg, &rig).told_by(telemetry).point(point, &Cancel::new()).unwrap();
         let [row] = &rows[..] else { panic!("{rows:?}") };

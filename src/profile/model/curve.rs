@@ -32,7 +32,9 @@ pub enum Extent {
     Larger,
 }
 
-/// One side's time: (`fixed_s` + read · `read_s` + written · `written_s` + body) · correction.
+/// One side's time: (`fixed_s` + outer · `outer_s` + read · `read_s` + written · `written_s` + body) · correction.
+///
+/// Outer is the first of several dimensions: rows, matrices, images, each of which may cost something whatever its length.
 ///
 /// The body is the larger of arithmetic and traffic (their sum if `serial`). Arithmetic: operations · `flop_s`, dimensions
 /// rounded up to `tile`; where the extent is below `wave` bytes not all workers take part, so that it takes wave / extent
@@ -53,6 +55,9 @@ pub struct Side {
     /// Seconds per byte written besides, shared out as operations are: beginning and storing a result.
     #[serde(skip_serializing_if = "is_zero")]
     pub result_s: f64,
+    /// Seconds per row, matrix or image besides: the first dimension where there are several.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub outer_s: f64,
     /// Seconds per byte moved.
     pub byte_s: f64,
     /// Seconds more per byte beyond `cache`.
@@ -102,6 +107,7 @@ pub struct Shape {
     read: f64,
     written: f64,
     place: f64,
+    outer: f64,
     dims: [u64; crate::base::MOST_DIMS],
 }
 
@@ -115,6 +121,7 @@ impl Shape {
             read: call.cost.read as f64,
             written: call.cost.written as f64,
             place: place(work as f64),
+            outer: if call.dims[1] > 0 { call.dims[0] as f64 } else { 0.0 },
             dims: call.dims,
         }
     }
@@ -122,6 +129,11 @@ impl Shape {
     /// Where the correction is looked up.
     pub(super) fn place(&self) -> f64 {
         self.place
+    }
+
+    /// The first of several dimensions; 0 where there is one.
+    pub(super) fn outer(&self) -> f64 {
+        self.outer
     }
 
     /// Bytes read and bytes written.
@@ -216,7 +228,7 @@ impl Side {
         let [arithmetic, traffic] = self.parts(s);
         let body = if self.serial { arithmetic + traffic } else { arithmetic.max(traffic) };
         let team = if self.team(s) { self.team_s } else { 0.0 };
-        self.fixed_s + team + s.read * self.read_s + s.written * self.written_s + body
+        self.fixed_s + team + s.outer * self.outer_s + s.read * self.read_s + s.written * self.written_s + body
     }
 
     /// The correction at a place.
@@ -246,6 +258,9 @@ impl Side {
         let mut terms = vec![format!("launch {}", units::seconds(self.fixed_s))];
         if self.team(&s) {
             terms.push(format!("{} to start all threads", units::seconds(self.team_s)));
+        }
+        if self.outer_s * s.outer > 0.0 {
+            terms.push(format!("{} times {} each", s.outer, units::seconds(self.outer_s)));
         }
         let mut copy = |what: &str, bytes: f64, per_byte: f64| {
             if per_byte * bytes > 0.0 {
@@ -288,6 +303,7 @@ impl Side {
             ("written_s", self.written_s),
             ("flop_s", self.flop_s),
             ("result_s", self.result_s),
+            ("outer_s", self.outer_s),
             ("deep", self.deep),
             ("byte_s", self.byte_s),
             ("miss_s", self.miss_s),
@@ -378,6 +394,11 @@ mod tests {
         near(Side { wave: 8e3, ..alone }.seconds(&s), 1.0 + 1e-5 + 8e-7 + 1e-6);
         let far = Side { flop_s: 0.0, cache: 2e3, miss_s: 1e-9, ..side() };
         near(far.seconds(&s), 1e-5 + 8e-7 + 1.2e-7 + 1e-5);
+        // One dimension has no rows; two have.
+        near(Side { outer_s: 1e-6, ..side() }.seconds(&s), 1e-5 + 8e-7 + 1e-6);
+        let mut rows = features(1000);
+        (rows.dims[0], rows.dims[1]) = (20, 50);
+        near(Side { outer_s: 1e-6, ..side() }.seconds(&Shape::of(&rows)), 1e-5 + 20e-6 + 8e-7 + 1e-6);
         // 1,000 is rounded up to 1,024.
         near(Side { tile: 64, ..side() }.seconds(&s), 1e-5 + 8e-7 + 1.024e-6);
         let corrected = Side { knots: [0.0, 4.0], factors: vec![1.0, 3.0, 3.0], ..side() };

@@ -152,6 +152,29 @@ mod tests {
         }
     }
 
+    /// Rows that cost something each: short ones are dear on the device.
+    #[test]
+    fn rows_are_found() {
+        let rows = |m: u64, n: u64| {
+            let mut dims = [0; MOST_DIMS];
+            (dims[0], dims[1]) = (m, n);
+            let n = m * n;
+            Features { work: u128::from(n), cost: Cost { flops: 5 * n, read: 4 * n, written: 4 * n }, dims }
+        };
+        let cpu = |c: &Features| 1e-6 + c.cost.flops as f64 * 1e-9;
+        let device = |c: &Features| 2e-5 + c.dims[0] as f64 * 1.3e-7 + c.cost.flops as f64 * 2e-11;
+        let seen = [1, 3, 9, 27, 100, 300].map(|m| rows(m, 1024));
+        let seen = seen.into_iter().chain([(4000, 30), (200, 9), (90, 3000), (1500, 64)].map(|(m, n)| rows(m, n)));
+        let of = |c: Features| Sample { call: c, process: 0, cpu_s: cpu(&c), device_s: device(&c) };
+        let curve = fit(&seen.map(of).collect::<Vec<_>>(), false).unwrap();
+        assert!((curve.device.outer_s / 1.3e-7 - 1.0).abs() < 0.05, "{:?}", curve.device);
+        assert!(curve.cpu.outer_s < 1e-9, "{:?}", curve.cpu);
+        for held_out in [rows(3159, 5), rows(622, 41), rows(2, 5000)] {
+            let ratio = curve.device.seconds(&Shape::of(&held_out)) / device(&held_out);
+            assert!((0.9..1.1).contains(&ratio), "{held_out:?}: {ratio}");
+        }
+    }
+
     #[test]
     fn teams_of_threads_are_found() {
         let cpu = |c: &Features| {

@@ -3,7 +3,7 @@
 use crate::base::stats::inverse;
 
 /// Terms of a sum.
-pub(super) const TERMS: usize = 8;
+pub(super) const TERMS: usize = 9;
 
 /// The non-negative solution of least squares by its normal equations.
 pub(super) fn non_negative(normal: &[[f64; TERMS]; TERMS], right: &[f64; TERMS]) -> [f64; TERMS] {

@@ -116,6 +116,8 @@ impl Data<'_> {
     /// Where waves, caches and so on begin, one after the other; `teams`: of the CPU's threads, too.
     fn search(&self, found: &mut Scored, teams: bool) {
         let extent = found.side.extent;
+        // Any number above 0: it is fitted.
+        self.try_on(found, |s| s.outer_s = 1.0);
         let (least, most) = self.range(|s| s.extent(extent));
         let (low, high) = self.range(|s| s.bytes());
         if self.queued {
@@ -155,6 +157,8 @@ impl Data<'_> {
         for tile in [8, 16, 32, 64] {
             self.try_on(found, |s| s.tile = tile);
         }
+        self.try_on(found, |s| s.outer_s = 1.0);
+        self.try_on(found, |s| s.outer_s = 0.0);
     }
 
     /// Extents between those of neighbouring shapes.
@@ -264,12 +268,14 @@ impl Data<'_> {
             side.fill_most > 0.0,
             side.tile > 1,
             side.deep > 0.0,
+            side.outer_s > 0.0,
         ];
         let extra: f64 =
             options.iter().map(|on| f64::from(u8::from(*on))).sum::<f64>() + f64::from(u8::from(side.cache > 0.0));
         let score = |e: f64, side: &Side| {
             n * (e + FLOOR * FLOOR).ln() + (extra + f64::from(u8::from(side.result_s > 0.0))) * n.ln()
         };
+        let outer = side.outer_s > 0.0;
         // One second per operation and byte: what the terms multiply.
         let unit = Side { flop_s: 1.0, byte_s: 1.0, miss_s: 0.0, result_s: 0.0, ..side.clone() };
         let missing = Side { flop_s: 0.0, byte_s: 0.0, miss_s: 1.0, result_s: 1.0, ..side.clone() };
@@ -282,7 +288,8 @@ impl Data<'_> {
                 let [read, written] = s.copies();
                 let team = if side.team(s) { 1.0 } else { 0.0 };
                 let m = missing.parts(s);
-                [1.0, copied(read), copied(written), arithmetic, traffic, m[1], team, m[0]]
+                let each = if outer { s.outer() } else { 0.0 };
+                [1.0, copied(read), copied(written), arithmetic, traffic, m[1], team, m[0], each]
             })
             .collect();
         // With and without what a result costs. All terms; then, where arithmetic hides traffic or the other way round, only the longer of the two.
@@ -400,7 +407,7 @@ impl Data<'_> {
     }
 }
 
-/// Fixed, read, written, arithmetic, traffic, misses, starting a team, results: the order of the columns.
+/// Fixed, read, written, arithmetic, traffic, misses, starting a team, results, rows: the order of the columns.
 fn coefficient(side: &mut Side, term: usize) -> &mut f64 {
     match term {
         0 => &mut side.fixed_s,
@@ -410,7 +417,8 @@ fn coefficient(side: &mut Side, term: usize) -> &mut f64 {
         4 => &mut side.byte_s,
         5 => &mut side.miss_s,
         6 => &mut side.team_s,
-        _ => &mut side.result_s,
+        7 => &mut side.result_s,
+        _ => &mut side.outer_s,
     }
 }
 
