@@ -50,7 +50,9 @@ impl Spoilt {
     /// The same as a GPU: so that kernels as planned for GPUs run on a processor's driver.
     pub fn as_gpu(inner: Arc<dyn Device>) -> Spoilt {
         let notes = vec!["planned for as a GPU".into()];
-        let info = DeviceInfo { class: DeviceClass::Discrete, notes, ..inner.info().clone() };
+        // No record of the real device's may be taken for one of these kernels.
+        let uid = "spoilt:0".into();
+        let info = DeviceInfo { class: DeviceClass::Discrete, notes, uid, ..inner.info().clone() };
         Spoilt::posing(inner, info)
     }
 
