@@ -229,6 +229,9 @@ impl Groups {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Packed(u64);
 
+// Four bits of a key.
+const _: () = assert!(DType::ALL.len() <= 16);
+
 impl Packed {
     /// No key.
     const NONE: Packed = Packed(u64::MAX);
@@ -315,8 +318,8 @@ impl Few {
     }
 }
 
-/// A profile with its entries indexed. Answers exactly what [`Profile::choose`] and [`Profile::lookup`] do, in 30 to 50 ns
-/// instead of a time that grows with the profile. Immutable; shared between threads.
+/// A profile with its entries indexed. Answers exactly what [`Profile::choose`] and [`Profile::lookup`] do, by thresholds in
+/// 30 to 50 ns, instead of a time that grows with the profile. Immutable; shared between threads.
 #[derive(Clone, Debug)]
 pub struct Chooser {
     profile: Profile,
