@@ -12,19 +12,34 @@ use std::time::Instant;
 use gpuctl::base::record::CalibratePoint;
 use gpuctl::base::rng::Philox;
 use gpuctl::base::sink::Cancel;
-use gpuctl::base::{Attrs, Clock, Cost, DType, Env, Features, Fill, HostTensor, MOST_DIMS, RealClock, Result, stats};
+use gpuctl::base::{Attrs, Clock, Cost, DType, Env, Features, Fill, HostTensor, RealClock, Result, stats};
 use gpuctl::engine::{Engine, Route};
 use gpuctl::kernel::cpu::Call as NativeCall;
 use gpuctl::kernel::{self, Body, CpuCtx, Isa, NativeArgs, NativeFn};
 use gpuctl::measure::{StopRule, Subject, sample};
 use gpuctl::op::{self, Unit};
-use gpuctl::profile::{Call, Chooser, Entry, Kind, Operands, Place, Policy, Profile, ProfileDevice, Verdict};
+use gpuctl::profile::model::{Curve, Side};
+use gpuctl::profile::{Call, Chooser, Entry, Kind, Operands, Place, Policy, Profile, ProfileDevice, Rule, Verdict};
 
 const UID: &str = "GPU-00000000-0000-0000-0000-000000000000";
 
-/// 10,000 keys by op, dtype, family, residency and threads.
-fn profile() -> Profile {
+/// 10,000 keys by op, dtype, family, residency and threads; curves of all terms that most calls ask for.
+fn profile(rule: Rule) -> Profile {
     let mut p = Profile::new(Kind::Calibrated, "synthetic");
+    p.rule = rule;
+    let side = |flop_s, fixed_s| Side {
+        fixed_s,
+        flop_s,
+        byte_s: 1e-11,
+        wave: 65_536.0,
+        wave_most: 8.0,
+        cache: 1e6,
+        tile: 32,
+        knots: [0.0, 4.0],
+        factors: vec![1.0, 1.1, 1.0, 0.9],
+        ..Side::default()
+    };
+    let curve = Curve { span: [[1.0, 1e18]; 4], cpu: side(1e-9, 1e-7), device: side(1e-12, 1e-5) };
     p.devices.push(ProfileDevice { uid: UID.into(), backend: "cuda".into(), ..ProfileDevice::default() });
     let point = |size| CalibratePoint { size, cpu_s: 1e-6, gpu_s: 1e-6, ratio_ci: [0.9, 1.1], pairs: 5 };
     for threads in 1..=64 {
@@ -45,6 +60,7 @@ fn profile() -> Profile {
                     n: 2,
                     verify: "ok".into(),
                     points: vec![point(1), point(1000)],
+                    curve: (rule == Rule::Curve).then(|| curve.clone()),
                     ..Entry::default()
                 }));
             }
@@ -54,8 +70,8 @@ fn profile() -> Profile {
     p
 }
 
-fn choosing() -> Result<()> {
-    let p = profile();
+fn choosing(rule: Rule) -> Result<()> {
+    let p = profile(rule);
     let chooser = Chooser::knowing(p.clone(), op::words());
     // A program's calls name ops and families by the table's own words.
     let call = |(i, e): (usize, &'_ Entry)| -> Result<Call<'static>> {
@@ -67,8 +83,12 @@ fn choosing() -> Result<()> {
             unit: o.unit.name(),
             features: Features {
                 work: if i % 2 == 0 { 10 } else { 1 << 60 },
-                cost: Cost::default(),
-                dims: [1; MOST_DIMS],
+                cost: if i % 2 == 0 {
+                    Cost { flops: 10, read: 80, written: 40 }
+                } else {
+                    Cost { flops: 1 << 40, read: 1 << 30, written: 1 << 30 }
+                },
+                dims: [if i % 2 == 0 { 10 } else { 1 << 20 }, 1, 0, 0, 0, 0, 0, 0],
             },
             operands: if e.residency == "always" { Operands::Host } else { Operands::Device(UID) },
             threads: e.threads,
@@ -95,7 +115,12 @@ fn choosing() -> Result<()> {
     }
     let sorted = stats::sorted(&batches);
     let mean = batches.iter().sum::<f64>() / batches.len() as f64;
-    println!("choose(): {} keys, {} batches of 1,000, {gpu} for the device", calls.len(), batches.len());
+    println!(
+        "choose() by {}: {} keys, {} batches of 1,000, {gpu} for the device",
+        rule.name(),
+        calls.len(),
+        batches.len()
+    );
     println!(
         "mean {mean:.1} ns, least {:.1} ns, median {:.1} ns, p99 of batches {:.1} ns\n",
         stats::quantile(&sorted, 0.0),
@@ -171,6 +196,7 @@ fn overhead() -> Result<()> {
 }
 
 fn main() -> Result<()> {
-    choosing()?;
+    choosing(Rule::Threshold)?;
+    choosing(Rule::Curve)?;
     overhead()
 }
