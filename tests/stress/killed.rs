@@ -103,7 +103,8 @@ fn a_stopped_supervisor_is_no_hang() {
             Err(Error::new(Code::Io, "no worker here"))
         }
     }
-    let cfg = StressConfig { journal: Some(journal.clone()), heartbeat: Some(2.0), ..config(&["concurrent"], 12.0) };
+    // Long enough that the stop and a slow start on a laden machine together stay below the half that makes a run no evidence.
+    let cfg = StressConfig { journal: Some(journal.clone()), heartbeat: Some(2.0), ..config(&["concurrent"], 30.0) };
     assert!(run(&cfg, &Never, &mut Collect::default(), &Cancel::new()).is_err());
     // Such a run cannot be resumed; what it was asked for can.
     let text = std::fs::read_to_string(&journal).unwrap();
