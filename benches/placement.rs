@@ -23,23 +23,21 @@ use gpuctl::profile::{Call, Chooser, Entry, Kind, Operands, Place, Policy, Profi
 
 const UID: &str = "GPU-00000000-0000-0000-0000-000000000000";
 
-/// 10,000 keys by op, dtype, family, residency and threads; curves of all terms that most calls ask for.
+/// 10,000 keys by op, dtype, family, residency and threads. Their curves have the terms that calibrated ones mostly have, and
+/// one in sixteen has all.
 fn profile(rule: Rule) -> Profile {
     let mut p = Profile::new(Kind::Calibrated, "synthetic");
     p.rule = rule;
-    let side = |flop_s, fixed_s| Side {
-        fixed_s,
-        flop_s,
-        byte_s: 1e-11,
-        wave: 65_536.0,
-        wave_most: 8.0,
-        cache: 1e6,
-        tile: 32,
-        knots: [0.0, 4.0],
-        factors: vec![1.0, 1.1, 1.0, 0.9],
-        ..Side::default()
+    let side =
+        |flop_s, fixed_s| Side { fixed_s, flop_s, byte_s: 1e-11, wave: 65_536.0, wave_most: 8.0, ..Side::default() };
+    let all = |side: Side| Side { cache: 1e6, tile: 32, knots: [0.0, 4.0], factors: vec![1.0, 1.1, 1.0, 0.9], ..side };
+    let [usual, whole] = [[side(1e-9, 1e-7), side(1e-12, 1e-5)], [all(side(1e-9, 1e-7)), all(side(1e-12, 1e-5))]]
+        .map(|[cpu, device]| Curve { span: [[1.0, 1e18]; 4], cpu, device });
+    let mut number = 0;
+    let mut curve = || {
+        number += 1;
+        if number % 16 == 0 { whole.clone() } else { usual.clone() }
     };
-    let curve = Curve { span: [[1.0, 1e18]; 4], cpu: side(1e-9, 1e-7), device: side(1e-12, 1e-5) };
     p.devices.push(ProfileDevice { uid: UID.into(), backend: "cuda".into(), ..ProfileDevice::default() });
     let point = |size| CalibratePoint { size, cpu_s: 1e-6, gpu_s: 1e-6, ratio_ci: [0.9, 1.1], pairs: 5 };
     for threads in 1..=64 {
@@ -60,7 +58,7 @@ fn profile(rule: Rule) -> Profile {
                     n: 2,
                     verify: "ok".into(),
                     points: vec![point(1), point(1000)],
-                    curve: (rule == Rule::Curve).then(|| curve.clone()),
+                    curve: (rule == Rule::Curve).then(&mut curve),
                     ..Entry::default()
                 }));
             }
@@ -70,25 +68,35 @@ fn profile(rule: Rule) -> Profile {
     p
 }
 
-fn choosing(rule: Rule) -> Result<()> {
+/// Sizes of the calls.
+#[derive(Clone, Copy, Debug)]
+enum Sizes {
+    /// Half tiny, half huge.
+    Extreme,
+    /// From one element to 2^30, as many in each octave: some are near where the sides cross.
+    LogUniform,
+}
+
+fn choosing(rule: Rule, sizes: Sizes) -> Result<()> {
     let p = profile(rule);
+    let rng = Philox::new(1);
     let chooser = Chooser::knowing(p.clone(), op::words());
     // A program's calls name ops and families by the table's own words.
     let call = |(i, e): (usize, &'_ Entry)| -> Result<Call<'static>> {
         let o = op::find(&e.op)?;
+        let n = match sizes {
+            Sizes::Extreme => [1, 1 << 30][i % 2],
+            Sizes::LogUniform => (30.0 * rng.u64(9, i as u64) as f64 / u64::MAX as f64).exp2() as u64,
+        };
         Ok(Call {
             op: o.name,
             dtype: e.dtype.parse()?,
             family: o.families.iter().map(|f| f.name).find(|f| *f == e.family),
             unit: o.unit.name(),
             features: Features {
-                work: if i % 2 == 0 { 10 } else { 1 << 60 },
-                cost: if i % 2 == 0 {
-                    Cost { flops: 10, read: 80, written: 40 }
-                } else {
-                    Cost { flops: 1 << 40, read: 1 << 30, written: 1 << 30 }
-                },
-                dims: [if i % 2 == 0 { 10 } else { 1 << 20 }, 1, 0, 0, 0, 0, 0, 0],
+                work: u128::from(n),
+                cost: Cost { flops: 10 * n, read: 8 * n, written: 4 * n },
+                dims: [n, 0, 0, 0, 0, 0, 0, 0],
             },
             operands: if e.residency == "always" { Operands::Host } else { Operands::Device(UID) },
             threads: e.threads,
@@ -96,7 +104,6 @@ fn choosing(rule: Rule) -> Result<()> {
         })
     };
     let mut calls = p.entries.iter().enumerate().map(call).collect::<Result<Vec<Call<'_>>>>()?;
-    let rng = Philox::new(1);
     let (mut batches, mut gpu) = (Vec::new(), 0u64);
     for round in 0..40 {
         for i in (1..calls.len()).rev() {
@@ -116,7 +123,7 @@ fn choosing(rule: Rule) -> Result<()> {
     let sorted = stats::sorted(&batches);
     let mean = batches.iter().sum::<f64>() / batches.len() as f64;
     println!(
-        "choose() by {}: {} keys, {} batches of 1,000, {gpu} for the device",
+        "choose() by {}, {sizes:?} sizes: {} keys, {} batches of 1,000, {gpu} for the device",
         rule.name(),
         calls.len(),
         batches.len()
@@ -196,7 +203,8 @@ fn overhead() -> Result<()> {
 }
 
 fn main() -> Result<()> {
-    choosing(Rule::Threshold)?;
-    choosing(Rule::Curve)?;
+    choosing(Rule::Threshold, Sizes::Extreme)?;
+    choosing(Rule::Curve, Sizes::Extreme)?;
+    choosing(Rule::Curve, Sizes::LogUniform)?;
     overhead()
 }

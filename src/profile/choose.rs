@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::base::{Code, DType, Error, Features, MOST_DIMS};
 
-use super::model::{self, Times};
+use super::model::{self, Plain, Times};
 use super::{CPU_AUTO, Decision, Entry, Key, Kind, Place, Profile, ProfileDevice, Reason, Verdict};
 
 /// Residency of operands that cross the bus in every call.
@@ -188,15 +188,6 @@ pub(super) struct Sends {
     below: Reason,
     /// The reason for the others.
     reached: Reason,
-    verdict: Verdict,
-}
-
-impl Default for Sends {
-    /// What nobody has measured.
-    fn default() -> Self {
-        let why = Reason::Unmeasured;
-        Sends { least: 0, below: why, reached: why, verdict: Verdict::Unmeasured }
-    }
 }
 
 impl Sends {
@@ -212,7 +203,7 @@ impl Sends {
             (Verdict::Always, Some(0)) => whatever(Reason::Always),
             (_, Some(least)) => (least, Reason::BelowThreshold, Reason::ReachesThreshold),
         };
-        Sends { least, below, reached, verdict }
+        Sends { least, below, reached }
     }
 
     #[inline(always)]
@@ -223,16 +214,39 @@ impl Sends {
     }
 }
 
+/// The same in few bytes, at any address.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SmallSends {
+    least: [u8; 8],
+    below: Reason,
+    reached: Reason,
+}
+
+impl SmallSends {
+    /// `None` where the least work has more than 64 bits.
+    pub(super) fn of(entry: &Entry) -> Option<Self> {
+        let Sends { least, below, reached } = Sends::of(entry);
+        Some(SmallSends { least: u64::try_from(least).ok()?.to_le_bytes(), below, reached })
+    }
+
+    #[inline(always)]
+    pub(super) fn whole(self) -> Sends {
+        Sends { least: u64::from_le_bytes(self.least).into(), below: self.below, reached: self.reached }
+    }
+}
+
 /// An entry with what a lookup needs of it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row<'p> {
     pub(super) entry: &'p Entry,
     pub(super) sends: Sends,
+    /// Bounds of its curve, or [`Plain::NEVER`].
+    pub(super) plain: &'p Plain,
 }
 
 impl<'p> Row<'p> {
     pub(super) fn of(entry: &'p Entry) -> Self {
-        Row { entry, sends: Sends::of(entry) }
+        Row { entry, sends: Sends::of(entry), plain: &Plain::NEVER }
     }
 
     /// The profile's rule.
@@ -240,24 +254,33 @@ impl<'p> Row<'p> {
         self.sends.rule(work)
     }
 
+    /// The profile's rule where that is its curves.
+    #[inline(always)]
+    pub(super) fn by_curve(&self, call: &Features) -> (Place, Reason) {
+        let says = self.plain.says(call);
+        let wins = if says.plain {
+            says.device_wins
+        } else if let Some(wins) = model::device_wins(self.entry, call) {
+            wins
+        } else {
+            // Without a curve, or for shapes that it does not cover, the threshold.
+            return self.rule(call.work);
+        };
+        if wins { (Place::Gpu, Reason::PredictedFaster) } else { (Place::Cpu, Reason::PredictedSlower) }
+    }
+
     /// Whether it sends a call to its device by itself, and why, or why not.
     fn automatic(&self, rule: Rule, call: &Features) -> Result<Reason, Reason> {
-        let curve = match rule {
-            Rule::Curve => model::device_wins(self.entry, call),
-            Rule::Threshold => None,
+        let (place, why) = match rule {
+            Rule::Curve => self.by_curve(call),
+            Rule::Threshold => self.rule(call.work),
         };
-        match (curve, self.rule(call.work)) {
-            (Some(true), _) => Ok(Reason::PredictedFaster),
-            (Some(false), _) => Err(Reason::PredictedSlower),
-            // Without a curve, or for shapes that it does not cover, the threshold.
-            (None, (Place::Gpu, why)) => Ok(why),
-            (None, (Place::Cpu, why)) => Err(why),
-        }
+        if place == Place::Gpu { Ok(why) } else { Err(why) }
     }
 
     /// Why the device may not be used at all, if so: its results were wrong, or nobody has looked.
     fn doubt(&self) -> Option<Reason> {
-        match self.sends.verdict {
+        match self.entry.verdict {
             Verdict::Unsafe => Some(Reason::Unsafe),
             Verdict::Unmeasured => Some(Reason::Unmeasured),
             _ => None,

@@ -1,11 +1,13 @@
 //! A profile's entries by hash, so that placing a call takes the same few steps however many entries there are.
 
-use std::collections::HashMap;
+use std::borrow::Borrow;
+use std::collections::HashSet;
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 use crate::base::DType;
 
-use super::choose::{self, ALWAYS, Call, Find, Operands, Placed, Policy, RESIDENT, Row, Rule, Sends};
+use super::choose::{self, ALWAYS, Call, Find, Operands, Placed, Policy, RESIDENT, Row, Rule, SmallSends};
+use super::model::Plain;
 use super::{ANY, CPU_AUTO, Decision, Entry, Key, Kind, Place, Profile, ProfileDevice, Reason};
 
 /// Steps of lookups: blocks of 8 bytes hashed, slots visited, keys compared. Counted in tests only.
@@ -271,17 +273,17 @@ impl Packed {
 struct Seeded(u64);
 
 impl BuildHasher for Seeded {
-    type Hasher = Hash;
+    type Hasher = Hash64;
     #[inline(always)]
-    fn build_hasher(&self) -> Hash {
-        Hash(self.0)
+    fn build_hasher(&self) -> Hash64 {
+        Hash64(self.0)
     }
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Hash(u64);
+struct Hash64(u64);
 
-impl Hasher for Hash {
+impl Hasher for Hash64 {
     #[inline(always)]
     fn write_u64(&mut self, word: u64) {
         self.0 = mix(self.0, word);
@@ -295,11 +297,37 @@ impl Hasher for Hash {
     }
 }
 
-/// An entry's rule beside its number.
+/// What a choice needs of an entry, in one line of the cache, as is found by its key.
 #[derive(Clone, Copy, Debug)]
-struct Compact {
-    sends: Sends,
+#[repr(align(64))]
+struct Slot {
+    key: Packed,
     entry: u32,
+    sends: SmallSends,
+    plain: Plain,
+}
+
+const _: () = assert!(size_of::<Slot>() == 64);
+
+impl PartialEq for Slot {
+    fn eq(&self, other: &Self) -> bool {
+        self.key == other.key
+    }
+}
+
+impl Eq for Slot {}
+
+impl std::hash::Hash for Slot {
+    #[inline(always)]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.key.hash(state);
+    }
+}
+
+impl Borrow<Packed> for Slot {
+    fn borrow(&self) -> &Packed {
+        &self.key
+    }
 }
 
 /// Words by number; few, so compared one by one.
@@ -325,7 +353,7 @@ pub struct Chooser {
     profile: Profile,
     seed: u64,
     /// Of equal keys the first entry.
-    exact: HashMap<Packed, Compact, Seeded>,
+    exact: HashSet<Slot, Seeded>,
     groups: Groups,
     /// CPU variants; the first is [`CPU_AUTO`], the usual one.
     variants: Few,
@@ -338,8 +366,8 @@ pub struct Chooser {
     parts: Table,
     /// Entries that match more than one key, in order; presets have them.
     wild: Vec<u32>,
-    /// True if each call has but one entry to ask, and its threshold decides.
-    plain: bool,
+    /// True if each call has but one entry to ask.
+    single: bool,
 }
 
 /// Parts of a key, in the order of [`Reason`]s for their difference.
@@ -402,7 +430,7 @@ impl Chooser {
         let n = profile.entries.len();
         let mut c = Chooser {
             seed,
-            exact: HashMap::with_capacity_and_hasher(n, Seeded(seed)),
+            exact: HashSet::with_capacity_and_hasher(n, Seeded(seed)),
             groups: Groups::new(seed, n),
             variants: Few(vec![CPU_AUTO.to_string()]),
             uids: Few(profile.devices.iter().map(|d| d.uid.clone()).collect()),
@@ -410,7 +438,7 @@ impl Chooser {
             usual: [None; 2],
             parts: Table::new(n * (PARTS - 1)),
             wild: Vec::new(),
-            plain: false,
+            single: false,
             profile: Profile::default(),
         };
         // Numbers of devices are those of the profile's list only while each uid stands there once.
@@ -422,11 +450,13 @@ impl Chooser {
                 let packed = Packed::call(group, key.dtype, Some(c.variants.number(&entry.cpu_variant)), key.threads);
                 (key, packed.at(c.uids.number(&entry.device), c.residencies.number(&entry.residency)))
             });
-            let Some((key, packed)) = own.filter(|(_, packed)| *packed != Packed::NONE) else {
+            let known = own.filter(|(_, packed)| *packed != Packed::NONE).zip(SmallSends::of(entry));
+            let Some(((key, packed), sends)) = known else {
                 c.wild.push(number);
                 continue;
             };
-            c.exact.entry(packed).or_insert(Compact { sends: Sends::of(entry), entry: number });
+            let plain = if profile.rule == Rule::Curve { Plain::of(entry) } else { Plain::NEVER };
+            c.exact.insert(Slot { key: packed, entry: number, sends, plain });
             let entries = &profile.entries;
             for parts in 1..PARTS {
                 let agrees = |e: u32| agrees(&entries[e as usize], &key, parts);
@@ -434,8 +464,7 @@ impl Chooser {
             }
         }
         c.usual = [ALWAYS, RESIDENT].map(|r| c.residencies.find(r));
-        let threshold = profile.rule == Rule::Threshold && profile.kind != Kind::Preset;
-        c.plain = threshold && profile.devices.len() == 1 && c.wild.is_empty();
+        c.single = profile.kind != Kind::Preset && profile.devices.len() == 1 && c.wild.is_empty();
         c.profile = profile;
         c
     }
@@ -454,14 +483,14 @@ impl Chooser {
     /// that would be chosen.
     pub fn choose_among(&self, policy: Policy, call: &Call<'_>, mut usable: impl FnMut(usize) -> bool) -> Placed<'_> {
         let packed = self.packed(call.op, call.family, call.unit, call.cpu_variant, call.dtype, call.threads);
-        if self.plain && policy == Policy::Automatic {
+        if self.single && policy == Policy::Automatic {
             return self.choose_plainly(packed, call, usable);
         }
         choose::place(&Hashed { chooser: self, packed }, policy, call, &mut usable)
     }
 
-    /// What [`choose::place`] does where one entry's threshold decides, in steps that do not branch on what is found: who asks
-    /// for many places in turn need not wait for each answer.
+    /// What [`choose::place`] does where one entry decides, by thresholds in steps that do not branch on what is found: who
+    /// asks for many places in turn need not wait for each answer.
     #[inline(always)]
     fn choose_plainly(&self, packed: Packed, call: &Call<'_>, usable: impl FnOnce(usize) -> bool) -> Placed<'_> {
         let only = self.profile.devices.first();
@@ -475,7 +504,10 @@ impl Chooser {
         let key = || call.key(only.map_or("", |d| &d.uid), residency);
         match self.row(packed, Some(0).zip(number), key) {
             Ok(row) => {
-                let (place, why) = row.rule(call.features.work);
+                let (place, why) = match self.profile.rule {
+                    Rule::Threshold => row.rule(call.features.work),
+                    Rule::Curve => row.by_curve(&call.features),
+                };
                 if place == Place::Gpu && !usable(0) {
                     return none;
                 }
@@ -530,7 +562,7 @@ impl Chooser {
             }
         }
         match found.and_then(|k| Some((k, self.profile.entries.get(k.entry as usize)?))) {
-            Some((k, entry)) => Ok(Row { entry, sends: k.sends }),
+            Some((k, entry)) => Ok(Row { entry, sends: k.sends.whole(), plain: &k.plain }),
             None => Err(self.missing(&key())),
         }
     }

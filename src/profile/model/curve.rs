@@ -8,7 +8,7 @@ use crate::base::{Features, units};
 pub(super) const MOST_KNOTS: usize = 32;
 
 /// How far beyond what was measured a curve is still asked, as a factor.
-const BEYOND: f64 = 32.0;
+pub(super) const BEYOND: f64 = 32.0;
 
 /// The curves of an entry: seconds of any call of its family, on the CPU and on the device.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -108,18 +108,22 @@ pub struct Shape {
     written: f64,
     place: f64,
     outer: f64,
+    depth: f64,
     dims: [u64; crate::base::MOST_DIMS],
 }
 
 impl Shape {
     /// Of a call.
+    #[inline(always)]
     pub fn of(call: &Features) -> Self {
         // Work beyond 64 bits is nowhere measured.
         let work = u64::try_from(call.work).unwrap_or(u64::MAX);
+        let (flops, written) = (call.cost.flops as f64, call.cost.written as f64);
         Shape {
-            flops: call.cost.flops as f64,
+            flops,
             read: call.cost.read as f64,
-            written: call.cost.written as f64,
+            written,
+            depth: flops / written.max(1.0),
             place: place(work as f64),
             outer: if call.dims[1] > 0 { call.dims[0] as f64 } else { 0.0 },
             dims: call.dims,
@@ -141,9 +145,14 @@ impl Shape {
         [self.read, self.written]
     }
 
+    /// Operations.
+    pub(super) fn flops(&self) -> f64 {
+        self.flops
+    }
+
     /// Operations per byte written.
     pub(super) fn depth(&self) -> f64 {
-        self.flops / self.written.max(1.0)
+        self.depth
     }
 
     /// Bytes in both directions.
@@ -162,22 +171,27 @@ impl Shape {
 
     /// What the measured shapes span: operations, bytes read, bytes written, operations per byte written; all at least 1.
     pub fn axes(&self) -> [f64; 4] {
-        let written = self.written.max(1.0);
-        [self.flops.max(1.0), self.read.max(1.0), written, (self.flops / written).max(1.0)]
+        [self.flops.max(1.0), self.read.max(1.0), self.written.max(1.0), self.depth.max(1.0)]
     }
 
     /// Factor of the operations if each dimension is rounded up to multiples of `tile`.
     pub(super) fn padded(&self, tile: u64) -> f64 {
-        if tile < 2 {
-            return 1.0;
-        }
-        let (mut up, mut exact) = (1.0, 1.0);
-        for d in self.dims.iter().filter(|d| **d > 0) {
-            up *= (d.saturating_add(tile - 1) & !(tile - 1)) as f64;
-            exact *= *d as f64;
-        }
-        up / exact
+        padded_by(&self.dims, tile)
     }
+}
+
+/// Factor by which dimensions grow if each is rounded up to multiples of `tile`, a power of two.
+#[inline(always)]
+pub(super) fn padded_by(dims: &[u64], tile: u64) -> f64 {
+    if tile < 2 {
+        return 1.0;
+    }
+    let (mut up, mut exact) = (1.0, 1.0);
+    for d in dims.iter().filter(|d| **d > 0) {
+        up *= (d.saturating_add(tile - 1) & !(tile - 1)) as f64;
+        exact *= *d as f64;
+    }
+    up / exact
 }
 
 /// log2, exact at powers of two and linear between; cheap and strictly growing, which is all that a knot needs.

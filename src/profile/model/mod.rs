@@ -3,6 +3,7 @@
 use crate::base::Features;
 use crate::base::record::CalibratePoint;
 
+mod bounds;
 mod curve;
 mod doubt;
 mod fit;
@@ -11,6 +12,7 @@ mod search;
 
 use super::{Entry, Verdict, work_of};
 
+pub(super) use bounds::Plain;
 pub use curve::{Curve, Extent, Shape, Side};
 pub use doubt::doubtful;
 pub use fit::{Sample, fit};
@@ -70,10 +72,13 @@ pub fn predict(entry: &Entry, call: &Features) -> Option<Times> {
 /// Whether the entry's curve says that the device is faster. `None` without a curve, for shapes that it does not cover, and
 /// where the device's results were wrong or nobody looked. Pure; allocates nothing.
 pub fn device_wins(entry: &Entry, call: &Features) -> Option<bool> {
-    if matches!(entry.verdict, Verdict::Unsafe | Verdict::Unmeasured) || entry.curve.is_none() {
-        return None;
-    }
+    deciding(entry)?;
     predict(entry, call).map(|t| t.device_s < t.cpu_s)
+}
+
+/// The curve of an entry, unless the device's results were wrong or nobody looked.
+fn deciding(entry: &Entry) -> Option<&Curve> {
+    entry.curve.as_ref().filter(|_| !matches!(entry.verdict, Verdict::Unsafe | Verdict::Unmeasured))
 }
 
 #[cfg(test)]

@@ -1,0 +1,361 @@
+//! Which side of a curve is faster where that is plain: straight bounds of both sides' times, worked out beforehand. Most
+//! calls are far from the crossing and need no more.
+
+use crate::base::Features;
+use crate::profile::Entry;
+
+use super::curve::{BEYOND, Curve, Extent, Shape, Side, padded_by};
+use super::deciding;
+
+/// What bounds are linear in: 1, operations, bytes read, bytes written, outer; then, dearer by padding, operations and
+/// operations per byte written, or operations alone, whichever is less.
+const TERMS: usize = 8;
+const OPS: usize = 1;
+const READ: usize = 2;
+const WRITTEN: usize = 3;
+const OUTER: usize = 4;
+const PADDED_OPS: usize = 5;
+const PADDED_DEPTH: usize = 6;
+const ALONE_OPS: usize = 7;
+
+/// Bounds are wider by this share, far more than all rounding errors of a curve and of a bound.
+const SLACK: f64 = 1e-8;
+
+/// Bounds of one side's seconds. `None` above: there is none that is linear in these terms.
+struct Bounds {
+    below: [f64; TERMS],
+    above: Option<[f64; TERMS]>,
+}
+
+impl Bounds {
+    fn of(side: &Side, span: &[[f64; 2]; 4]) -> Bounds {
+        let factors = side.factors.iter().copied();
+        let (low, high) = match side.factors.is_empty() {
+            true => (1.0, 1.0),
+            false => (factors.clone().fold(f64::MAX, f64::min), factors.fold(0.0, f64::max)),
+        };
+        let scaled = |terms: [f64; TERMS], by: f64| terms.map(|t| t * by);
+        Bounds {
+            below: scaled(below(side, span), low * (1.0 - SLACK)),
+            above: above(side).map(|terms| scaled(terms, high * (1.0 + SLACK))),
+        }
+    }
+}
+
+/// Least factor of [`Side::under`]: a limit below 1 is no mistake that a file is refused for.
+fn least(most: f64) -> f64 {
+    if most > 0.0 { most.min(1.0) } else { 1.0 }
+}
+
+fn below(side: &Side, span: &[[f64; 2]; 4]) -> [f64; TERMS] {
+    let mut terms = [0.0; TERMS];
+    terms[0] = side.fixed_s;
+    (terms[READ], terms[WRITTEN], terms[OUTER]) = (side.read_s, side.written_s, side.outer_s);
+    // Neither padding nor waves that are not full make less of the arithmetic.
+    let (shared, filled) = (least(side.wave_most), least(side.fill_most));
+    let [[_, flops], [_, read], [_, written], _] = *span;
+    let arithmetic = flops * side.flop_s >= (read + written) * side.byte_s;
+    if side.serial || arithmetic {
+        terms[OPS] += side.flop_s * shared;
+        terms[WRITTEN] += side.result_s * shared;
+    }
+    // The longer of both is no less than either.
+    if side.serial || !arithmetic {
+        terms[READ] += side.byte_s * filled;
+        terms[WRITTEN] += side.byte_s * filled;
+    }
+    terms
+}
+
+fn above(side: &Side) -> Option<[f64; TERMS]> {
+    let mut terms = [0.0; TERMS];
+    let (read, written, outer) = (side.read_s, side.written_s, side.outer_s);
+    (terms[0], terms[READ], terms[WRITTEN], terms[OUTER]) = (side.fixed_s, read, written, outer);
+    // The longer of both is no more than their sum.
+    let per_byte = side.byte_s + if side.cache > 0.0 { side.miss_s } else { 0.0 };
+    if side.teamed {
+        terms[0] += side.team_s;
+        // Alone; or, stepped, just begun a second wave.
+        let most = side.wave_most.max(2.0);
+        (terms[PADDED_OPS], terms[ALONE_OPS]) = (side.flop_s * most, side.flop_s * most);
+        terms[WRITTEN] += side.result_s * most;
+        let filled = per_byte * side.fill_most.max(1.0);
+        terms[READ] += filled;
+        terms[WRITTEN] += filled;
+        return Some(terms);
+    }
+    // Whole waves and one more. An extent is no less than the bytes written.
+    let wave = side.wave.max(0.0);
+    terms[PADDED_OPS] = side.flop_s;
+    terms[PADDED_DEPTH] = side.flop_s * wave;
+    // Or as dear as the least call. An extent is at least one byte.
+    let most = if side.wave_most > 0.0 { side.wave_most } else { wave };
+    terms[ALONE_OPS] = side.flop_s * most.max(if side.stepped { 2.0 } else { 1.0 });
+    terms[WRITTEN] += side.result_s;
+    terms[0] += side.result_s * wave;
+    let filled = match side.extent {
+        // Neither bytes read nor bytes written are more than the larger of them.
+        Extent::Larger => {
+            terms[0] += 2.0 * side.fill * per_byte;
+            per_byte
+        }
+        Extent::Output if side.fill <= 0.0 => per_byte,
+        Extent::Output if side.fill_most > 0.0 => per_byte * side.fill_most.max(1.0),
+        Extent::Output => return None,
+    };
+    terms[READ] += filled;
+    terms[WRITTEN] += filled;
+    Some(terms)
+}
+
+/// A curve's answer where it is plain. Small, as there is one for each entry of a profile.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::profile) struct Plain {
+    /// Coefficients of what the device takes longer at least, and of what the CPU takes longer at least.
+    longer: [[Low; 2]; TERMS],
+    /// Least and most of the whole part of the logarithms to base 2 of operations, bytes read, bytes written and operations
+    /// per byte written, where the curve surely covers them.
+    covers: [[u8; 2]; 4],
+    /// Logarithms of the tiles of the CPU and of the device, four bits each: each pads what is subtracted from the other's
+    /// bound.
+    tiles: u8,
+}
+
+/// What bounds say of a call.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::profile) struct Says {
+    /// Whether they say anything.
+    pub(in crate::profile) plain: bool,
+    /// If so, what.
+    pub(in crate::profile) device_wins: bool,
+}
+
+/// A number with the exponent of an f32 and 8 bits, as in bf16.
+#[derive(Clone, Copy, Debug)]
+struct Low(u16);
+
+impl Low {
+    /// The nearest number that is not above; `None` if there is none.
+    fn at_most(v: f64) -> Option<Low> {
+        let near = v as f32;
+        let low = if f64::from(near) <= v { near } else { near.next_down() };
+        // To cut a negative number off makes it larger: one more then, which may be infinite.
+        let more = u32::from(low.is_sign_negative() && low.to_bits() & 0xFFFF != 0);
+        let low = Low(((low.to_bits() >> 16) + more) as u16);
+        low.value().is_finite().then_some(low)
+    }
+
+    #[inline(always)]
+    fn value(self) -> f64 {
+        f64::from(f32::from_bits(u32::from(self.0) << 16))
+    }
+}
+
+/// The whole part of the logarithm to base 2 of a number from 1 on.
+#[inline(always)]
+fn octave(v: f64) -> u64 {
+    (v.to_bits() >> 52).wrapping_sub(1023)
+}
+
+impl Plain {
+    /// Nothing is plain.
+    pub(in crate::profile) const NEVER: Plain =
+        Plain { longer: [[Low(0); 2]; TERMS], tiles: 0, covers: [[u8::MAX, 0]; 4] };
+
+    /// Of an entry, whose numbers must be sound.
+    pub(in crate::profile) fn of(entry: &Entry) -> Plain {
+        deciding(entry).and_then(Self::of_curve).unwrap_or(Plain::NEVER)
+    }
+
+    fn of_curve(curve: &Curve) -> Option<Plain> {
+        let [cpu, device] = [&curve.cpu, &curve.device].map(|side| Bounds::of(side, &curve.span));
+        // At least the one's time, less at most the other's.
+        let mut longer = [[Low(0); 2]; TERMS];
+        for (i, (one, other)) in [(&device, &cpu), (&cpu, &device)].into_iter().enumerate() {
+            let above = other.above?;
+            for (t, (low, high)) in longer.iter_mut().zip(one.below.iter().zip(above)) {
+                t[i] = Low::at_most(low - high)?;
+            }
+        }
+        let tile = |side: &Side| u8::try_from(side.tile.max(1).ilog2()).ok().filter(|log| *log < 16);
+        let tiles = tile(&curve.cpu)? | tile(&curve.device)? << 4;
+        let covers = curve.span.map(|[low, high]| {
+            // The first octave that begins at the least or later, and the last that ends at the most or before.
+            let (least, most) = ((low / BEYOND).max(1.0), high * BEYOND);
+            let first = octave(least) + u64::from(least.to_bits() << 12 != 0);
+            let last = octave(most) - 1;
+            [first, last].map(|o| u8::try_from(o).unwrap_or(u8::MAX))
+        });
+        Some(Plain { longer, tiles, covers })
+    }
+
+    /// What the curve says of a call, [`super::device_wins`], if `plain`. Without a branch on what is found, so that who asks
+    /// for many places in turn need not wait for each answer.
+    #[inline(always)]
+    pub(in crate::profile) fn says(&self, call: &Features) -> Says {
+        let shape = Shape::of(call);
+        let covered = shape.axes().iter().zip(&self.covers).fold(true, |all, (v, [first, last])| {
+            all & (octave(*v) >= u64::from(*first)) & (octave(*v) <= u64::from(*last))
+        });
+        let [read, written] = shape.copies();
+        let straight = [1.0, shape.flops(), read, written, shape.outer()];
+        let pad = |log: u8| padded_by(&call.dims, 1 << log);
+        let pads = [pad(self.tiles & 15), pad(self.tiles >> 4)];
+        let mut longer = [0.0; 2];
+        for (pair, x) in self.longer.iter().zip(straight) {
+            longer[0] += pair[0].value() * x;
+            longer[1] += pair[1].value() * x;
+        }
+        let [ops, depth, alone] = [PADDED_OPS, PADDED_DEPTH, ALONE_OPS].map(|t| self.longer[t]);
+        let dearer = |i: usize| {
+            let waves = ops[i].value() * shape.flops() + depth[i].value() * shape.depth();
+            waves.max(alone[i].value() * shape.flops()) * pads[i]
+        };
+        let (device, cpu) = (longer[0] + dearer(0) > 0.0, longer[1] + dearer(1) > 0.0);
+        Says { plain: covered & (device != cpu), device_wins: cpu }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::rng::Philox;
+    use crate::base::{Cost, MOST_DIMS};
+    use crate::profile::{Verdict, model};
+
+    /// Numbers by seed and place.
+    struct Dice {
+        rng: Philox,
+        at: u64,
+    }
+
+    impl Dice {
+        fn unit(&mut self) -> f64 {
+            self.at += 1;
+            self.rng.u64(0, self.at) as f64 / u64::MAX as f64
+        }
+        fn yes(&mut self) -> bool {
+            self.unit() < 0.5
+        }
+        /// From 10^low to 10^high, evenly by decades.
+        fn log(&mut self, low: f64, high: f64) -> f64 {
+            10f64.powf(low + (high - low) * self.unit())
+        }
+        /// The same, or nothing.
+        fn maybe(&mut self, low: f64, high: f64) -> f64 {
+            if self.yes() { self.log(low, high) } else { 0.0 }
+        }
+
+        fn side(&mut self) -> Side {
+            let teamed = self.unit() < 0.3;
+            let knots = (self.unit() * 6.0) as usize;
+            let most = |d: &mut Dice| if teamed { d.log(0.0, 2.0) } else { d.maybe(-0.5, 2.0) };
+            Side {
+                fixed_s: self.log(-7.0, -4.0),
+                read_s: self.maybe(-11.0, -9.0),
+                written_s: self.maybe(-11.0, -9.0),
+                flop_s: self.log(-12.0, -9.0),
+                result_s: self.maybe(-11.0, -9.0),
+                outer_s: self.maybe(-9.0, -6.0),
+                byte_s: self.log(-12.0, -10.0),
+                miss_s: self.maybe(-12.0, -10.0),
+                cache: self.maybe(3.0, 7.0),
+                wave: self.maybe(2.0, 6.0),
+                wave_most: most(self),
+                deep: self.maybe(0.0, 3.0),
+                stepped: self.yes(),
+                teamed,
+                team_s: self.maybe(-6.0, -4.0),
+                fill: self.maybe(2.0, 6.0),
+                fill_most: most(self),
+                tile: if self.yes() { 1 << (self.unit() * 8.0) as u32 } else { 0 },
+                serial: self.yes(),
+                extent: if self.yes() { Extent::Larger } else { Extent::Output },
+                error: 0.0,
+                knots: [self.unit() * 10.0, 0.5 + 4.0 * self.unit()],
+                factors: (0..knots).map(|_| self.log(-0.3, 0.3)).collect(),
+            }
+        }
+
+        fn call(&mut self) -> Features {
+            let mut dims = [0; MOST_DIMS];
+            let several = (self.unit() * 4.0) as usize + 1;
+            dims[..several].iter_mut().for_each(|d| *d = self.log(0.0, 9.0 / several as f64) as u64);
+            let work = dims[..several].iter().product::<u64>();
+            let cost = Cost {
+                flops: (work as f64 * self.log(-1.0, 2.0)) as u64,
+                read: (work as f64 * self.log(-2.0, 1.0)) as u64,
+                written: (work as f64 * self.log(-2.0, 1.0)) as u64,
+            };
+            Features { work: u128::from(work), cost, dims }
+        }
+
+        fn entry(&mut self) -> Entry {
+            let span = [[self.log(0.0, 2.0), 1e12], [1.0, 1e10], [1.0, self.log(7.0, 10.0)], [1.0, 1e4]];
+            let curve = Curve { span, cpu: self.side(), device: self.side() };
+            assert_eq!(curve.fault(), None);
+            Entry { verdict: Verdict::Crossing, curve: Some(curve), ..Entry::default() }
+        }
+    }
+
+    /// Answers that the curve does not give, and the share of answers, over so many calls.
+    fn wrong(bounds: impl Fn(&Entry) -> Plain) -> (usize, f64) {
+        let mut dice = Dice { rng: Philox::new(7), at: 0 };
+        let (mut wrong, mut told) = (0, 0);
+        for _ in 0..2_000 {
+            let entry = dice.entry();
+            let plain = bounds(&entry);
+            for _ in 0..100 {
+                let call = dice.call();
+                let says = plain.says(&call);
+                if says.plain {
+                    told += 1;
+                    wrong += usize::from(model::device_wins(&entry, &call) != Some(says.device_wins));
+                }
+            }
+        }
+        (wrong, told as f64 / 200_000.0)
+    }
+
+    #[test]
+    fn what_is_plain_is_what_the_curve_says() {
+        let (wrong, share) = wrong(Plain::of);
+        assert_eq!(wrong, 0);
+        assert!(share > 0.3, "{share} of the calls are plain");
+    }
+
+    /// Bounds that are too narrow would be seen.
+    #[test]
+    fn a_wrong_bound_is_seen() {
+        let faults: [(&str, fn(&mut Curve)); 6] = [
+            ("a wave less", |c| c.cpu.wave = 0.0),
+            ("no padding", |c| c.device.tile = 0),
+            ("no limit of what is alone", |c| c.cpu.wave_most = 1.0),
+            ("no cache", |c| c.device.cache = 0.0),
+            ("no correction", |c| c.cpu.factors.clear()),
+            ("covers all", |c| c.span = [[1.0, 1e18]; 4]),
+        ];
+        for (name, fault) in faults {
+            let (wrong, _) = wrong(|entry| {
+                let mut entry = entry.clone();
+                entry.curve.as_mut().into_iter().for_each(fault);
+                Plain::of(&entry)
+            });
+            assert!(wrong > 0, "{name}");
+        }
+    }
+
+    #[test]
+    fn who_may_not_decide_has_no_plain_answer() {
+        let mut dice = Dice { rng: Philox::new(8), at: 0 };
+        let mut entry = dice.entry();
+        let calls: Vec<Features> = (0..100).map(|_| dice.call()).collect();
+        let told = |e: &Entry| calls.iter().filter(|c| Plain::of(e).says(c).plain).count();
+        assert!(told(&entry) > 0);
+        for verdict in [Verdict::Unsafe, Verdict::Unmeasured] {
+            assert_eq!(told(&Entry { verdict, ..entry.clone() }), 0);
+        }
+        entry.curve = None;
+        assert_eq!(told(&entry), 0);
+    }
+}
