@@ -1,7 +1,8 @@
 //! What placing a call costs: `cargo bench --bench placement`.
 //!
-//! First the choice alone: 10,000 keys of the op table in random order, a thousand a batch. Then one op on the CPU, three ways
-//! in turns: the kernel called directly, through a route that was made once, and by name with fresh results.
+//! First the choice alone: 10,000 keys of the op table in random order, a thousand a batch. Then one op on the CPU, four ways
+//! in turns: the kernel called directly, the same once more (what differs there is noise), through a route that was made once,
+//! and by name with fresh results.
 
 #![allow(clippy::print_stdout, reason = "a benchmark prints its table")]
 
@@ -162,8 +163,8 @@ fn kernel(op: &str, n: u64, engine: &Engine) -> Result<(NativeFn, NativeCall)> {
 fn overhead() -> Result<()> {
     let engine = Engine::builder().env(Env::default()).threads(1).profile("preset:always-cpu").build()?;
     let clock = Arc::new(RealClock::new());
-    println!("| op | elements | kernel alone | route adds | of it | by name adds | of it |");
-    println!("| --- | ---: | ---: | ---: | ---: | ---: | ---: |");
+    println!("| op | elements | kernel alone | itself adds | of it | route adds | of it | by name adds | of it |");
+    println!("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |");
     for op in ["relu", "exp"] {
         for n in [1u64, 1_000, 10_000, 100_000, 1_000_000] {
             let x = HostTensor::from_slice(&vec![0.5f32; n as usize], &[n])?;
@@ -180,11 +181,16 @@ fn overhead() -> Result<()> {
             };
             let routed = || route.run_into(&[&x], &mut results.borrow_mut()).map(|_| ());
             let named = || engine.run(op, &[&x], &attrs).map(|_| ());
-            let mut ways = [Box::new(direct) as Box<dyn FnMut() -> Result<()>>, Box::new(routed), Box::new(named)]
-                .map(|f| Timed(f, clock.clone()));
-            let [a, b, c] = &mut ways;
+            let mut ways = [
+                Box::new(direct) as Box<dyn FnMut() -> Result<()>>,
+                Box::new(direct),
+                Box::new(routed),
+                Box::new(named),
+            ]
+            .map(|f| Timed(f, clock.clone()));
+            let [a, b, c, d] = &mut ways;
             let rule = StopRule { min_samples: 300, max_samples: 300, spread: 0.0, soft_s: 10.0, budget_s: 10.0 };
-            let series = sample(&mut [a, b, c], &rule, &Cancel::new())?;
+            let series = sample(&mut [a, b, c, d], &rule, &Cancel::new())?;
             // Pairs of the same round: what the machine does to both drops out.
             let adds = |i: usize| {
                 let d: Vec<f64> = series[i].samples.iter().zip(&series[0].samples).map(|(a, b)| a - b).collect();
@@ -192,7 +198,7 @@ fn overhead() -> Result<()> {
                 (stats::median(&d) * 1e9, low * 1e9, high * 1e9)
             };
             let base = series[0].median() * 1e9;
-            let cells = [1, 2].map(|i| {
+            let cells = [1, 2, 3].map(|i| {
                 let (median, low, high) = adds(i);
                 format!("{median:.0} ns ({low:.0} to {high:.0}) | {:.2} %", 100.0 * median / base)
             });

@@ -250,28 +250,6 @@ KERNEL_WG(apply_batch, GROUP, 1, 1)
     }
 }
 
-/* The same for a processor: a work-item takes ITEMS elements one behind the other, and those of one channel at once. */
-KERNEL_WG(apply_batch_runs, 1, 1, 1)
-(GLOBAL const T *RESTRICT x, GLOBAL const ACC *RESTRICT moments, GLOBAL const T *RESTRICT gamma,
- GLOBAL const T *RESTRICT beta, GLOBAL T *RESTRICT y, u64 total, u64 channels, u64 inner) {
-    u64 i = FLAT_GRP() * ITEMS;
-    u64 end = MIN(i + ITEMS, total);
-    while (i < end) {
-        u64 block = i / inner;
-        u64 channel = block % channels;
-        u64 stop = MIN((block + 1) * inner, end);
-        ACC shift = shift_of(LOAD(x, channel * inner));
-        ACC mean = moments[channel];
-        ACC rstd = moments[channels + channel];
-        ACC scale = LOAD(gamma, channel);
-        ACC bias = LOAD(beta, channel);
-        for (; i < stop; i++) {
-            ACC d = LOAD(x, i) - shift - mean;
-            STORE(y, i, d * rstd * scale + bias);
-        }
-    }
-}
-
 /* The same with given statistics. */
 KERNEL_WG(batchnorm_infer, GROUP, 1, 1)
 (GLOBAL const T *RESTRICT x, GLOBAL const T *RESTRICT gamma, GLOBAL const T *RESTRICT beta, GLOBAL const T *RESTRICT mean,

@@ -270,6 +270,9 @@ fn random(rng: &Philox, seed: u64, wild: bool) -> Profile {
     if wild && seed.is_multiple_of(4) {
         p.kind = Kind::Preset;
     }
+    if seed % 5 > 1 {
+        p.rule = Rule::Curve;
+    }
     for k in 0..at(0, 60) as u64 {
         let i = 100 + 20 * k;
         let mut e = entry("u1", "always", 1 + at(i, 2000) as u64, 0.1 + at(i + 1, 20) as f64 / 10.0);
@@ -283,6 +286,13 @@ fn random(rng: &Philox, seed: u64, wild: bool) -> Profile {
         e.cpu_variant = if any(i + 13) { ANY.into() } else { pick(i + 14, &["auto", "naive"]) };
         e.unit = pick(i + 15, &["elements", "elements", "dim"]);
         e.verdict = Verdict::ALL[at(i + 16, Verdict::ALL.len())];
+        // More work than 64 bits hold, where a dimension is cubed.
+        e.threshold = if at(i + 17, 20) == 0 { Some(1 << 40) } else { e.threshold };
+        e.curve = (at(i + 18, 3) > 0).then(|| {
+            let side = |flop_s: f64, fixed_s: f64| Side { fixed_s, flop_s, byte_s: 1e-11, ..Side::default() };
+            let times = 1.0 + at(i + 19, 20) as f64;
+            Curve { span: [[1.0, 1e3 * times]; 4], cpu: side(1e-9, 1e-8), device: side(1e-11, times * 1e-7) }
+        });
         p.entries.push(e);
     }
     p
@@ -465,6 +475,12 @@ fn choices_by_place(chooser: &Chooser, calls: &[Call<'_>]) -> u64 {
     black_box(for_the_device(chooser, calls))
 }
 
+/// What the third one is taken of.
+#[inline(never)]
+fn choices_by_curve(chooser: &Chooser, calls: &[Call<'_>]) -> u64 {
+    black_box(for_the_device(chooser, black_box(calls)) + 1) - 1
+}
+
 /// What the second one is taken of.
 #[inline(never)]
 fn choices_by_text(chooser: &Chooser, calls: &[Call<'_>]) -> u64 {
@@ -480,12 +496,19 @@ fn counted() {
     let gpu = choices_by_text(&chooser, &calls);
     assert!((4_900..=5_100).contains(&gpu), "{gpu}");
     assert_eq!(choices_by_place(&chooser, &in_own_words(&calls)), gpu);
+    let mut curves = p.clone();
+    curves.rule = Rule::Curve;
+    let side = |flop_s, fixed_s| Side { fixed_s, flop_s, wave: 65_536.0, wave_most: 8.0, ..Side::default() };
+    let curve = Curve { span: [[1.0, 1e18]; 4], cpu: side(1e-9, 1e-7), device: side(1e-12, 1e-5) };
+    curves.entries.iter_mut().for_each(|e| e.curve = Some(curve.clone()));
+    let chooser = Chooser::knowing(curves, op::words());
+    assert_eq!(choices_by_curve(&chooser, &in_own_words(&calls)), gpu);
 }
 
 /// Instructions do not depend on what else the machine does. This build is optimised less than a release.
 #[test]
 fn instructions_per_choice() {
-    for (of, most) in [("choices_by_place", 400.0), ("choices_by_text", 750.0)] {
+    for (of, most) in [("choices_by_place", 400.0), ("choices_by_text", 750.0), ("choices_by_curve", 550.0)] {
         let run = Command::new("valgrind")
             .args(["--tool=callgrind", "--callgrind-out-file=/dev/null", &format!("--toggle-collect=*{of}*")])
             .arg(std::env::current_exe().unwrap())

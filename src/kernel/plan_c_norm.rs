@@ -212,14 +212,6 @@ fn flat(case: &Case, entry: &'static str, n: u64, info: &DeviceInfo) -> Result<S
     Ok(Step { groups, ..step(case.dtype, entry, case.dtype.compute(), case.dtype, GROUP) })
 }
 
-/// One over [a, channels, inner]: of a processor the second entry, in runs of a channel.
-fn channels(case: &Case, entries: [&'static str; 2], total: u64, info: &DeviceInfo) -> Result<Step> {
-    match info.is_software() {
-        true => spread_elements(shared(case, entries[1], row_share(total, info)), total, info),
-        false => flat(case, entries[0], total, info),
-    }
-}
-
 /// `layernorm(x, gamma, beta, y, mean, rstd, rows, n, epsilon)`, a group per row, where a row is one segment; else
 /// `stats_part`, `stats_join`, `store_layer`, `apply_layer`.
 pub fn layernorm(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
@@ -278,7 +270,7 @@ pub fn batchnorm_train(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Pla
         args: vec![Arg::Operand(0), Arg::Scratch(0), Arg::Operand(1), Arg::Operand(2), Arg::Operand(3)],
         writes: vec![false, false, false, false, true],
         params: [total, c.channels, c.inner].map(Param::U64).to_vec(),
-        ..channels(case, ["apply_batch", "apply_batch_runs"], total, info)?
+        ..flat(case, "apply_batch", total, info)?
     });
     Ok(plan)
 }

@@ -3,7 +3,7 @@
 use crate::base::exact::{max_finite, min_normal};
 use crate::base::exact_erf::{density_at_0, sqrt_2, sqrt_2_over_pi};
 use crate::base::{AttrDecl, Attrs, Case, Code, DType, Error, Exact, Result, host};
-use crate::kernel::cpu::activation::{Act, Wide, activation, activation_naive};
+use crate::kernel::cpu::activation::{Act, Wide, activation, activation_naive, twice};
 use crate::kernel::cpu::simd::Style;
 use crate::kernel::{Body, Kernel, Needs, plan_activation, plan_activation_wgsl};
 
@@ -173,7 +173,7 @@ activation_op!(GELU "gelu" onnx Some("Gelu"), "y = x·(1 + erf(x / sqrt 2)) / 2;
 // the quotient.
 activation_op!(GELU_TANH "gelu_tanh" onnx Some("Gelu"),
     "y = x·(1 + tanh(sqrt(2/pi)·(x + 0.044715·x³))) / 2; -0 below -40.", X, attrs NONE,
-    cpu |x, _g, _alpha| floored(x) * twice(floored(x)).logistic::<S>(), work 40,
+    cpu |x, _g, _alpha| x.gelu_tanh::<S>(), work 40,
     c "FLOORED(x) * LOGISTIC(TWICE(FLOORED(x)))",
     wgsl "select(max(x, -40.0) * logistic(twice(x)), x, is_nan(x))" on NOT_F64,
     point |c, x| {
@@ -277,22 +277,10 @@ activation_op!(GELU_TANH_BWD "gelu_tanh_bwd" onnx None,
     Tolerance::Formula { functions: &[("exp", 1.0), ("divide", 2.0)], roundings: 10.0 },
     over &[Range(-1.0, 1.0), Range(-5.0, 5.0)], flops 14, SECOND);
 
-/// x, but not below -40, where e^-x²/2 and more are zero in every dtype; NaN passes through.
-#[inline(always)]
-fn floored<R: Wide>(x: R) -> R {
-    if x < R::of(-40.0) { R::of(-40.0) } else { x }
-}
-
 /// The standard normal distribution on the CPU.
 #[inline(always)]
 fn normal<S: Style, R: Wide>(x: R) -> R {
     R::of(0.5) * (R::of(1.0) + (x * R::of(std::f64::consts::FRAC_1_SQRT_2)).erf::<S>())
-}
-
-/// Twice the argument of gelu_tanh's tanh on the CPU.
-#[inline(always)]
-fn twice<R: Wide>(x: R) -> R {
-    R::of(1.595_769_121_605_730_8) * x * (R::of(1.0) + R::of(0.044_715) * x * x)
 }
 
 fn exact_floored(x: Exact) -> Exact {

@@ -22,6 +22,8 @@ pub trait Wide: Real {
     fn erf<S: Style>(self) -> Self;
     /// x·(1 + erf(x/√2))/2; -0 below -40.
     fn gelu<S: Style>(self) -> Self;
+    /// x·(1 + tanh(√(2/π)·(x + 0.044715·x³)))/2; -0 below -40.
+    fn gelu_tanh<S: Style>(self) -> Self;
     /// 1/(1 + e^-x).
     fn logistic<S: Style>(self) -> Self;
     /// x within ±limit; NaN passes through.
@@ -33,6 +35,19 @@ pub trait Wide: Real {
 fn gelu_by_erf<S: Style, R: Wide>(x: R) -> R {
     let x = if x < R::of(-40.0) { R::of(-40.0) } else { x };
     x * (R::of(0.5) * (R::of(1.0) + (x * R::of(std::f64::consts::FRAC_1_SQRT_2)).erf::<S>()))
+}
+
+/// By the logistic function of twice tanh's argument.
+#[inline(always)]
+fn gelu_by_logistic<S: Style, R: Wide>(x: R) -> R {
+    let x = if x < R::of(-40.0) { R::of(-40.0) } else { x };
+    x * twice(x).logistic::<S>()
+}
+
+/// Twice the argument of gelu_tanh's tanh.
+#[inline(always)]
+pub fn twice<R: Wide>(x: R) -> R {
+    R::of(1.595_769_121_605_730_8) * x * (R::of(1.0) + R::of(0.044_715) * x * x)
 }
 
 /// With e = e^-|v| it is q = e/(1 + e) or 1 - q. What roundings took from e and from the sum is put into q afterwards, where a
@@ -62,6 +77,12 @@ macro_rules! wide {
     (@gelu f64, $x:ident, $S:ident) => {
         gelu_by_erf::<$S, f64>($x)
     };
+    (@gelu_tanh f32, $x:ident, $S:ident) => {
+        if $S::TEXTBOOK { gelu_by_logistic::<$S, f32>($x) } else { elementary::gelu_tanh::<$S>($x) }
+    };
+    (@gelu_tanh f64, $x:ident, $S:ident) => {
+        gelu_by_logistic::<$S, f64>($x)
+    };
     ($t:tt, $end:literal, [$($near:expr),*], [$($far:expr),*]) => {
         impl Wide for $t {
             #[inline(always)]
@@ -77,6 +98,10 @@ macro_rules! wide {
             #[inline(always)]
             fn gelu<S: Style>(self) -> Self {
                 wide!(@gelu $t, self, S)
+            }
+            #[inline(always)]
+            fn gelu_tanh<S: Style>(self) -> Self {
+                wide!(@gelu_tanh $t, self, S)
             }
             #[inline(always)]
             fn logistic<S: Style>(self) -> Self {
@@ -298,16 +323,21 @@ where
 mod tests {
     use super::*;
     use crate::base::exact::{Exact, ulp};
+    use crate::base::exact_erf::{sqrt_2, sqrt_2_over_pi};
     use crate::base::rng::Philox;
     use crate::kernel::cpu::simd::{Fused, Plain};
 
     fn worst<R: Wide>(dtype: DType, f: fn(R) -> R) -> (f64, f64) {
+        worst_of(dtype, f, Exact::erf)
+    }
+
+    fn worst_of<R: Wide>(dtype: DType, f: fn(R) -> R, exact: impl Fn(Exact) -> Exact) -> (f64, f64) {
         let rng = Philox::new(17);
         (0..30_000u64)
             .map(|i| {
                 let range = [6.5, 1.0, 0.03, 4.2, 1e-6][(i % 5) as usize];
                 let x = R::of((rng.unit(0, i) * 2.0 - 1.0) * range);
-                let want = Exact::f(x.to_f64()).erf();
+                let want = exact(Exact::f(x.to_f64()));
                 let err = Exact::f(f(x).to_f64()).add(want.neg()).abs_f64();
                 (err / ulp(dtype, want.to_f64()), x.to_f64())
             })
@@ -325,6 +355,40 @@ mod tests {
             ("f64 textbook", worst::<f64>(DType::F64, Wide::erf::<Textbook>)),
         ] {
             assert!(error < 2.0, "{name}: {error} ulp at {at}");
+        }
+    }
+
+    #[test]
+    fn both_gelus_stay_below_one_ulp() {
+        let one = Exact::f(1.0);
+        let gelu = |x: Exact| Exact::f(0.5).mul(x).mul(one.add(x.div(sqrt_2()).erf()));
+        let by_tanh = |x: Exact| {
+            let twice = sqrt_2_over_pi().mul(x.add(Exact::f(0.044_715).mul(x).mul(x).mul(x))).mul(Exact::f(-2.0));
+            x.div(one.add(twice.exp()))
+        };
+        let erf = |f: fn(f32) -> f32| worst_of(DType::F32, f, gelu);
+        let tanh = |f: fn(f32) -> f32| worst_of(DType::F32, f, by_tanh);
+        for (name, (error, at)) in [
+            ("gelu", erf(Wide::gelu::<Plain>)),
+            ("gelu fused", erf(Wide::gelu::<Fused>)),
+            ("gelu_tanh", tanh(Wide::gelu_tanh::<Plain>)),
+            ("gelu_tanh fused", tanh(Wide::gelu_tanh::<Fused>)),
+        ] {
+            assert!(error < 1.0, "{name}: {error} ulp at {at}");
+        }
+        // The textbook's digits cancel, which is seen.
+        assert!(erf(Wide::gelu::<Textbook>).0 > 100.0 && tanh(Wide::gelu_tanh::<Textbook>).0 > 2.0);
+    }
+
+    #[test]
+    fn special_values_of_both_gelus() {
+        for f in [Wide::gelu::<Plain>, Wide::gelu::<Fused>, Wide::gelu_tanh::<Plain>, Wide::gelu_tanh::<Fused>] {
+            let f: fn(f32) -> f32 = f;
+            assert!(f(f32::NAN).is_nan());
+            for (x, want) in [(0.0, 0.0), (f32::INFINITY, f32::INFINITY), (f32::MAX, f32::MAX), (50.0, 50.0)] {
+                assert_eq!(f(x).to_bits(), f32::to_bits(want), "{x}");
+                assert_eq!(f(-x).to_bits(), (-0.0f32).to_bits(), "-{x}");
+            }
         }
     }
 

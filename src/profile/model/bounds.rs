@@ -18,8 +18,12 @@ const PADDED_OPS: usize = 5;
 const PADDED_DEPTH: usize = 6;
 const ALONE_OPS: usize = 7;
 
-/// Bounds are wider by this share, far more than all rounding errors of a curve and of a bound.
-const SLACK: f64 = 1e-8;
+/// Bounds are wider by this share, far more than all rounding errors of a curve and of a bound: some ten of 6e-8.
+const SLACK: f64 = 1e-5;
+
+/// Coefficients smaller than this or larger than its inverse count as 0 or are not bounded at all: f32 could not hold their
+/// products with 64-bit numbers.
+const LEAST: f32 = 1e-18;
 
 /// Bounds of one side's seconds. `None` above: there is none that is linear in these terms.
 struct Bounds {
@@ -135,19 +139,23 @@ pub(in crate::profile) struct Says {
 struct Low(u16);
 
 impl Low {
-    /// The nearest number that is not above; `None` if there is none.
+    /// The nearest number that is not above; `None` if that is too large.
     fn at_most(v: f64) -> Option<Low> {
         let near = v as f32;
-        let low = if f64::from(near) <= v { near } else { near.next_down() };
+        let low = match if f64::from(near) <= v { near } else { near.next_down() } {
+            tiny if (0.0..LEAST).contains(&tiny) => 0.0,
+            tiny if (-LEAST..0.0).contains(&tiny) => -LEAST,
+            low => low,
+        };
         // To cut a negative number off makes it larger: one more then, which may be infinite.
         let more = u32::from(low.is_sign_negative() && low.to_bits() & 0xFFFF != 0);
         let low = Low(((low.to_bits() >> 16) + more) as u16);
-        low.value().is_finite().then_some(low)
+        (low.value().abs() < 1.0 / LEAST).then_some(low)
     }
 
     #[inline(always)]
-    fn value(self) -> f64 {
-        f64::from(f32::from_bits(u32::from(self.0) << 16))
+    fn value(self) -> f32 {
+        f32::from_bits(u32::from(self.0) << 16)
     }
 }
 
@@ -194,24 +202,24 @@ impl Plain {
     #[inline(always)]
     pub(in crate::profile) fn says(&self, call: &Features) -> Says {
         let shape = Shape::of(call);
-        let covered = shape.axes().iter().zip(&self.covers).fold(true, |all, (v, [first, last])| {
-            all & (octave(*v) >= u64::from(*first)) & (octave(*v) <= u64::from(*last))
-        });
-        let [read, written] = shape.copies();
-        let straight = [1.0, shape.flops(), read, written, shape.outer()];
-        let pad = |log: u8| padded_by(&call.dims, 1 << log);
-        let pads = [pad(self.tiles & 15), pad(self.tiles >> 4)];
-        let mut longer = [0.0; 2];
-        for (pair, x) in self.longer.iter().zip(straight) {
-            longer[0] += pair[0].value() * x;
-            longer[1] += pair[1].value() * x;
-        }
-        let [ops, depth, alone] = [PADDED_OPS, PADDED_DEPTH, ALONE_OPS].map(|t| self.longer[t]);
-        let dearer = |i: usize| {
-            let waves = ops[i].value() * shape.flops() + depth[i].value() * shape.depth();
-            waves.max(alone[i].value() * shape.flops()) * pads[i]
+        let [flops_axis, read_axis, written_axis, depth_axis] = shape.axes();
+        let within = |v: f64, i: usize| {
+            let [first, last] = self.covers[i];
+            (octave(v) >= u64::from(first)) & (octave(v) <= u64::from(last))
         };
-        let (device, cpu) = (longer[0] + dearer(0) > 0.0, longer[1] + dearer(1) > 0.0);
+        let covered = within(flops_axis, 0) & within(read_axis, 1) & within(written_axis, 2) & within(depth_axis, 3);
+        let [read, written] = shape.copies();
+        let (ops, depth, outer) = (shape.flops() as f32, shape.depth() as f32, shape.outer() as f32);
+        let (read, written) = (read as f32, written as f32);
+        let longer = |i: usize, tile: u8| {
+            let term = |t: usize| self.longer[t][i].value();
+            let waves = term(PADDED_OPS) * ops + term(PADDED_DEPTH) * depth;
+            let alone = term(ALONE_OPS) * ops;
+            let dearer = if waves > alone { waves } else { alone } * padded_by(&call.dims, 1 << tile) as f32;
+            let copies = term(READ) * read + term(WRITTEN) * written;
+            (term(0) + term(OPS) * ops) + copies + (term(OUTER) * outer + dearer) > 0.0
+        };
+        let (device, cpu) = (longer(0, self.tiles & 15), longer(1, self.tiles >> 4));
         Says { plain: covered & (device != cpu), device_wins: cpu }
     }
 }
