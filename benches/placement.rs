@@ -17,7 +17,7 @@ use gpuctl::base::{Attrs, Clock, Cost, DType, Env, Features, Fill, HostTensor, R
 use gpuctl::engine::{Engine, Route};
 use gpuctl::kernel::cpu::Call as NativeCall;
 use gpuctl::kernel::{self, Body, CpuCtx, Isa, NativeArgs, NativeFn};
-use gpuctl::measure::{StopRule, Subject, sample};
+use gpuctl::measure::{Series, StopRule, Subject, sample};
 use gpuctl::op::{self, Unit};
 use gpuctl::profile::model::{Curve, Side};
 use gpuctl::profile::{Call, Chooser, Entry, Kind, Operands, Place, Policy, Profile, ProfileDevice, Rule, Verdict};
@@ -181,27 +181,24 @@ fn overhead() -> Result<()> {
             };
             let routed = || route.run_into(&[&x], &mut results.borrow_mut()).map(|_| ());
             let named = || engine.run(op, &[&x], &attrs).map(|_| ());
-            let mut ways = [
-                Box::new(direct) as Box<dyn FnMut() -> Result<()>>,
-                Box::new(direct),
-                Box::new(routed),
-                Box::new(named),
-            ]
-            .map(|f| Timed(f, clock.clone()));
-            let [a, b, c, d] = &mut ways;
             let rule = StopRule { min_samples: 300, max_samples: 300, spread: 0.0, soft_s: 10.0, budget_s: 10.0 };
-            let series = sample(&mut [a, b, c, d], &rule, &Cancel::new())?;
             // Pairs of the same round: what the machine does to both drops out.
-            let adds = |i: usize| {
-                let d: Vec<f64> = series[i].samples.iter().zip(&series[0].samples).map(|(a, b)| a - b).collect();
-                let [low, high] = stats::median_ci(&stats::sorted(&d));
-                (stats::median(&d) * 1e9, low * 1e9, high * 1e9)
+            let against = |ways: Vec<Box<dyn FnMut() -> Result<()> + '_>>| -> Result<(f64, Vec<String>)> {
+                let mut ways: Vec<Timed<'_>> = ways.into_iter().map(|f| Timed(f, clock.clone())).collect();
+                let mut subjects: Vec<&mut dyn Subject> = ways.iter_mut().map(|w| w as &mut dyn Subject).collect();
+                let series = sample(&mut subjects, &rule, &Cancel::new())?;
+                let base = series[0].median() * 1e9;
+                let cell = |other: &Series| {
+                    let d: Vec<f64> =
+                        other.samples.iter().zip(&series[0].samples).map(|(a, b)| (a - b) * 1e9).collect();
+                    let ([low, high], median) = (stats::median_ci(&stats::sorted(&d)), stats::median(&d));
+                    format!("{median:.0} ns ({low:.0} to {high:.0}) | {:.2} %", 100.0 * median / base)
+                };
+                Ok((base, series[1..].iter().map(cell).collect()))
             };
-            let base = series[0].median() * 1e9;
-            let cells = [1, 2, 3].map(|i| {
-                let (median, low, high) = adds(i);
-                format!("{median:.0} ns ({low:.0} to {high:.0}) | {:.2} %", 100.0 * median / base)
-            });
+            let (base, mut cells) = against(vec![Box::new(direct), Box::new(direct), Box::new(routed)])?;
+            // Fresh results put what the others find there out of the caches: turns of their own.
+            cells.extend(against(vec![Box::new(direct), Box::new(named)])?.1);
             println!("| {op} | {n} | {base:.0} ns | {} |", cells.join(" | "));
         }
     }

@@ -68,15 +68,12 @@ typedef float f32;
 /* Asks for the memory at an address that will soon be read. */
 #define PREFETCH(p) prelude_prefetch(p)
 
-/* On a processor, which has groups of one, asks for `count` elements of a buffer of `end` from `at` on: by itself it reads
-   ahead only to the end of a page. */
-#define READ_LATER(p, at, count, end) \
+/* On a processor, which has groups of one, asks for `count` elements of a buffer of `end` that lie 2 KiB behind `at`: by
+   itself it reads ahead only to the end of a page. */
+#define READ_AHEAD(p, at, count, end) \
     for (u32 q = 0; q < (count) && GROUP == 1; q += 64 / sizeof(*(p))) { \
-        PREFETCH((p) + MIN((at) + q, (end) - 1)); \
+        PREFETCH((p) + MIN((at) + 2048 / sizeof(*(p)) + q, (end) - 1)); \
     }
-
-/* The same of those 2 KiB behind `at`. */
-#define READ_AHEAD(p, at, count, end) READ_LATER(p, (at) + 2048 / sizeof(*(p)), count, end)
 
 /* Stores a value past the caches, at an address that is a multiple of its size: a hint for memory that is written whole and
    not soon read. */

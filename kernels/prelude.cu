@@ -55,7 +55,6 @@ __device__ __forceinline__ u32 prelude_axis(dim3 v, int d) { return d == 0 ? v.x
 #define PREFETCH(p) asm volatile("prefetch.global.L2 [%0];" ::"l"(p))
 
 // Only processors are told what to read ahead.
-#define READ_LATER(p, at, count, end)
 #define READ_AHEAD(p, at, count, end)
 
 // Stores a value past the caches: a hint, which only processors need.

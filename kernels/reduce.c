@@ -64,9 +64,7 @@ KERNEL_WG(sum_columns, GROUP, 1, 1)
             s[l] = (ACC)0;
         }
         for (u64 i = begin; i < end; i++) {
-            u64 at = (row * n + i) * inner + column;
-            READ_LATER(x, at + inner * MAX(1024 / WIDE, 1), width, outer * n * inner)
-            EACH(l, width, WIDE, s[l] += LOAD(x, at + l);)
+            EACH(l, width, WIDE, s[l] += LOAD(x, (row * n + i) * inner + column + l);)
         }
         EACH(l, width, WIDE, STORE_OUT(y, rest * inner + column + l, s[l]);)
     }

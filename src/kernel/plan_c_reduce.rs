@@ -12,9 +12,11 @@ use super::{Arg, Kernel, Param, Plan, Step, spread_groups};
 
 /// Elements of one row that one group takes before another launch joins the groups' results; of a GPU, of a processor.
 const SEGMENT: [u64; 2] = [16_384, 65_536];
-/// Fewer elements than this of one column are no work-item's while there are fewer than `BUSY` items.
+/// Fewer elements than this of one column are no work-item's while there are fewer than `BUSY` items, or on a processor so
+/// many for each of its cores: each part is written, and read by another launch.
 const COLUMN: u64 = 64;
-const BUSY: [u64; 2] = [1 << 16, 1 << 8];
+const BUSY: u64 = 1 << 16;
+const BUSY_PER_CORE: u64 = 16;
 /// On a processor, a group that searches for a place does so where it meets a number larger than all before: often early in
 /// its part of a row, seldom later. So parts are as long as they can be with this many for each of its cores.
 const PARTS_PER_CORE: u64 = 8;
@@ -45,7 +47,7 @@ fn cut(p: Pass, info: &DeviceInfo, longest: u64) -> Result<Cut> {
     let rows = p.inner == 1;
     let share = if rows { row_share(p.n, info) } else { column_share(p.inner, info) };
     let strips = p.inner.div_ceil(u64::from(share.wide));
-    let busy = if share.group == 1 { BUSY[1] } else { BUSY[0] };
+    let busy = if share.group == 1 { BUSY_PER_CORE * u64::from(info.compute_units.max(1)) } else { BUSY };
     let length = if rows { longest } else { segment(p.n, p.outer.saturating_mul(strips), busy, COLUMN, longest) };
     let parts = p.n.div_ceil(length).max(1);
     let results = p.results().saturating_mul(parts);
