@@ -91,7 +91,8 @@ pub fn gemm(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<
 /// Products of floats that lie one behind the other. Params as [`gemm()`], then their number.
 pub fn bmm(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
     let p = Problem::of(call);
-    if p.flops() < TINY {
+    let tiny_each = p.flops() < SOME && p.flops() < TINY_EACH * p.batches as f64;
+    if p.flops() < TINY || tiny_each {
         return bmm_naive(ctx, args, call);
     }
     match call.dtype {
@@ -115,8 +116,11 @@ const FEW: usize = 32 * 32;
 /// Pieces of the sums, the same for any number of threads, and the least depth of one.
 const PIECES: usize = 16;
 const LEAST: usize = 512;
-/// Fewer operations are done by plain loops.
+/// Fewer operations are done by plain loops; of products with fewer than `TINY_EACH` also up to `SOME` in all, since each would
+/// take longer to begin than to compute.
 const TINY: f64 = 1000.0;
+const TINY_EACH: f64 = 256.0;
+const SOME: f64 = 20_000.0;
 
 /// The products of floats, row-major and one behind the other, each computed and shared out in the way that fits its shape. The
 /// slices hold all of them, as `Problem` says.
