@@ -1,13 +1,13 @@
 //! A profile's entries by hash, so that placing a call takes the same few steps however many entries there are.
 
-use std::borrow::Borrow;
 use std::collections::HashSet;
-use std::hash::{BuildHasher, Hasher, RandomState};
+use std::hash::{BuildHasher, RandomState};
 
 use crate::base::DType;
 
 use super::choose::{self, ALWAYS, Call, Find, Operands, Placed, Policy, RESIDENT, Row, Rule, SmallSends};
 use super::model::Plain;
+use super::slot::{Packed, Seeded, Slot};
 use super::{ANY, CPU_AUTO, Decision, Entry, Key, Kind, Place, Profile, ProfileDevice, Reason};
 
 /// Steps of lookups: blocks of 8 bytes hashed, slots visited, keys compared. Counted in tests only.
@@ -31,7 +31,7 @@ fn step() {
 
 /// Folds a word into a hash: the halves of a 128-bit product (as in wyhash).
 #[inline(always)]
-fn mix(hash: u64, word: u64) -> u64 {
+pub(super) fn mix(hash: u64, word: u64) -> u64 {
     step();
     let product = u128::from(hash ^ 0xA076_1D64_78BD_642F) * u128::from(word ^ 0xE703_7ED1_A0B4_28DB);
     (product as u64) ^ (product >> 64) as u64
@@ -227,109 +227,6 @@ impl Groups {
     }
 }
 
-/// A key in one word: group, dtype, CPU variant, threads, then residency and device by number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Packed(u64);
-
-// Four bits of a key.
-const _: () = assert!(DType::ALL.len() <= 16);
-
-impl Packed {
-    /// No key.
-    const NONE: Packed = Packed(u64::MAX);
-    const GROUPS: u32 = 1 << 20;
-    const VARIANTS: usize = 1 << 8;
-    const THREADS: u32 = 1 << 16;
-    const RESIDENCIES: usize = 1 << 5;
-    const DEVICES: usize = 1 << 11;
-
-    /// What of a key does not depend on where the operands are; [`Packed::NONE`] if a number is too large, or a word is in no
-    /// entry.
-    #[inline(always)]
-    fn call(group: u32, dtype: DType, variant: Option<usize>, threads: u32) -> Packed {
-        match variant {
-            // All groups but the last one, so that no key is NONE.
-            Some(v) if group < Self::GROUPS - 1 && v < Self::VARIANTS && threads < Self::THREADS => {
-                let low = u64::from(group) | (dtype as u64) << 20 | (v as u64) << 24;
-                Packed(low | u64::from(threads) << 32)
-            }
-            _ => Packed::NONE,
-        }
-    }
-
-    /// The key of such a call with its operands there; NONE stays NONE.
-    #[inline(always)]
-    fn at(self, device: usize, residency: usize) -> Packed {
-        if device < Self::DEVICES && residency < Self::RESIDENCIES {
-            Packed(self.0 | (residency as u64) << 48 | (device as u64) << 53)
-        } else {
-            Packed::NONE
-        }
-    }
-}
-
-/// Hashes packed keys with a seed.
-#[derive(Clone, Copy, Debug, Default)]
-struct Seeded(u64);
-
-impl BuildHasher for Seeded {
-    type Hasher = Hash64;
-    #[inline(always)]
-    fn build_hasher(&self) -> Hash64 {
-        Hash64(self.0)
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Hash64(u64);
-
-impl Hasher for Hash64 {
-    #[inline(always)]
-    fn write_u64(&mut self, word: u64) {
-        self.0 = mix(self.0, word);
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|b| self.write_u64(u64::from(*b)));
-    }
-    #[inline(always)]
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
-
-/// What a choice needs of an entry, in one line of the cache, as is found by its key.
-#[derive(Clone, Copy, Debug)]
-#[repr(align(64))]
-struct Slot {
-    key: Packed,
-    entry: u32,
-    sends: SmallSends,
-    plain: Plain,
-}
-
-const _: () = assert!(size_of::<Slot>() == 64);
-
-impl PartialEq for Slot {
-    fn eq(&self, other: &Self) -> bool {
-        self.key == other.key
-    }
-}
-
-impl Eq for Slot {}
-
-impl std::hash::Hash for Slot {
-    #[inline(always)]
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.key.hash(state);
-    }
-}
-
-impl Borrow<Packed> for Slot {
-    fn borrow(&self) -> &Packed {
-        &self.key
-    }
-}
-
 /// Words by number; few, so compared one by one.
 #[derive(Clone, Debug, Default)]
 struct Few(Vec<String>);
@@ -346,8 +243,8 @@ impl Few {
     }
 }
 
-/// A profile with its entries indexed. Answers exactly what [`Profile::choose`] and [`Profile::lookup`] do, by thresholds in
-/// 30 to 50 ns, instead of a time that grows with the profile. Immutable; shared between threads.
+/// A profile with its entries indexed. Answers exactly what [`Profile::choose`] and [`Profile::lookup`] do, in 30 to 90 ns
+/// (docs/placement.md) instead of a time that grows with the profile. Immutable; shared between threads.
 #[derive(Clone, Debug)]
 pub struct Chooser {
     profile: Profile,

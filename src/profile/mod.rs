@@ -19,6 +19,7 @@ mod migrate;
 pub mod model;
 mod notice;
 mod seal;
+mod slot;
 
 use std::fmt;
 

@@ -170,9 +170,9 @@ impl Plain {
     pub(in crate::profile) const NEVER: Plain =
         Plain { longer: [[Low(0); 2]; TERMS], tiles: 0, covers: [[u8::MAX, 0]; 4] };
 
-    /// Of an entry, whose numbers must be sound.
+    /// Of an entry. A curve that a file would be refused for has no bounds.
     pub(in crate::profile) fn of(entry: &Entry) -> Plain {
-        deciding(entry).and_then(Self::of_curve).unwrap_or(Plain::NEVER)
+        deciding(entry).filter(|c| c.fault().is_none()).and_then(Self::of_curve).unwrap_or(Plain::NEVER)
     }
 
     fn of_curve(curve: &Curve) -> Option<Plain> {
@@ -362,6 +362,18 @@ mod tests {
         assert!(told(&entry) > 0);
         for verdict in [Verdict::Unsafe, Verdict::Unmeasured] {
             assert_eq!(told(&Entry { verdict, ..entry.clone() }), 0);
+        }
+        // A program may make what a file must not say: no panic, and no answer from it.
+        let unsound: [fn(&mut Curve); 4] = [
+            |c| c.span = [[0.0, 0.0]; 4],
+            |c| c.span = [[1.0, f64::NAN]; 4],
+            |c| c.cpu.fixed_s = -1.0,
+            |c| c.device.tile = 3,
+        ];
+        for spoil in unsound {
+            let mut spoilt = entry.clone();
+            spoilt.curve.as_mut().into_iter().for_each(spoil);
+            assert_eq!(told(&spoilt), 0);
         }
         entry.curve = None;
         assert_eq!(told(&entry), 0);
