@@ -113,17 +113,44 @@ KERNEL_WG(conv2d_bwd_weight, GROUP, 1, 1)
     }
 }
 
-/* y as a product: filters times the matrix of what each result sees, which is never made but gathered tile by tile (implicit
-   im2col). A group computes TM filters by TN results of one image and filter group in steps of TK terms through local
-   memory; a work-item holds RM by RN results. */
+/* Convolutions as products. The one factor is never made but gathered tile by tile (implicit im2col): a group computes TM rows
+   by TN columns in steps of TK terms through local memory. ty and tx are a work-item's place; it holds RM by RN sums. */
+#define PLACE                                                                                                          \
+    u32 lid = LID(0);                                                                                                  \
+    u32 tx = lid % (TN / RN);                                                                                          \
+    u32 ty = lid / (TN / RN);                                                                                          \
+    ACC acc[RM][RN];                                                                                                   \
+    for (u32 i = 0; i < RM; i++) {                                                                                     \
+        for (u32 j = 0; j < RN; j++) {                                                                                 \
+            acc[i][j] = (ACC)0;                                                                                        \
+        }                                                                                                              \
+    }
+#define ADD_PRODUCT(rows, columns)                                                                                     \
+    BARRIER();                                                                                                         \
+    for (u32 p = 0; p < TK; p++) {                                                                                     \
+        ACC left[RM];                                                                                                  \
+        ACC right[RN];                                                                                                 \
+        for (u32 i = 0; i < RM; i++) {                                                                                 \
+            left[i] = rows[p][ty + i * (TM / RM)];                                                                     \
+        }                                                                                                              \
+        for (u32 j = 0; j < RN; j++) {                                                                                 \
+            right[j] = columns[p][tx + j * (TN / RN)];                                                                 \
+        }                                                                                                              \
+        for (u32 i = 0; i < RM; i++) {                                                                                 \
+            for (u32 j = 0; j < RN; j++) {                                                                             \
+                acc[i][j] += left[i] * right[j];                                                                       \
+            }                                                                                                          \
+        }                                                                                                              \
+    }                                                                                                                  \
+    BARRIER()
+
+/* y: filters by pixels of one image and filter group; a column is what a result sees. */
 KERNEL_WG(conv2d_tiled, GROUP, 1, 1)
 (GLOBAL const T *RESTRICT x, GLOBAL const T *RESTRICT f, GLOBAL T *RESTRICT y, SIZES) {
     SHARED ACC tile_f[TK][TM + 1];
     SHARED ACC tile_x[TK][TN + 1];
     NARROW;
-    u32 lid = LID(0);
-    u32 tx = lid % (TN / RN);
-    u32 ty = lid / (TN / RN);
+    PLACE
     INDEX pixels = ho * wo;
     INDEX depth = cg * kh * kw;
     INDEX across = (pixels + TN - 1) / TN;
@@ -137,12 +164,6 @@ KERNEL_WG(conv2d_tiled, GROUP, 1, 1)
     INDEX col0 = tile % across * TN;
     INDEX part = batch % (INDEX)group_;
     INDEX image = batch / (INDEX)group_ * (c * h * w) + part * cg * CS(h, w);
-    ACC acc[RM][RN];
-    for (u32 i = 0; i < RM; i++) {
-        for (u32 j = 0; j < RN; j++) {
-            acc[i][j] = (ACC)0;
-        }
-    }
     for (INDEX k0 = 0; k0 < depth; k0 += TK) {
         for (u32 e = lid; e < TM * TK; e += GROUP) {
             INDEX filter = row0 + e / TK;
@@ -164,23 +185,7 @@ KERNEL_WG(conv2d_tiled, GROUP, 1, 1)
             }
             tile_x[e / TN][e % TN] = v;
         }
-        BARRIER();
-        for (u32 p = 0; p < TK; p++) {
-            ACC left[RM];
-            ACC right[RN];
-            for (u32 i = 0; i < RM; i++) {
-                left[i] = tile_f[p][ty + i * (TM / RM)];
-            }
-            for (u32 j = 0; j < RN; j++) {
-                right[j] = tile_x[p][tx + j * (TN / RN)];
-            }
-            for (u32 i = 0; i < RM; i++) {
-                for (u32 j = 0; j < RN; j++) {
-                    acc[i][j] += left[i] * right[j];
-                }
-            }
-        }
-        BARRIER();
+        ADD_PRODUCT(tile_f, tile_x);
     }
     image = batch / (INDEX)group_ * (co * pixels) + part * og * CS(ho, wo);
     for (u32 i = 0; i < RM; i++) {
@@ -194,16 +199,88 @@ KERNEL_WG(conv2d_tiled, GROUP, 1, 1)
     }
 }
 
-/* df as a product: the results' gradients times the matrix of what each element of a filter sees, gathered as above. A group
-   computes TM filters by TN of their elements, over all images. */
+/* dx where strides are 1: channels by pixels of one image and filter group; a column is the results that an x took part in, 0
+   where there is none. Terms are filters, then their rows and columns; FILTER_AT, ROW_AT and COLUMN_AT are where they lie. */
+#define FILTER_AT(channel, term)                                                                                       \
+    ((part * og + (term) / (kh * kw)) * size + (channel) * CS(kh, kw) + (term) / kw % kh * YS(cg, kw) +                \
+     (term) % kw * XS(cg))
+#define ROW_AT(pixel, term) ((pixel) / w + pt - (term) / kw % kh * dh)
+#define COLUMN_AT(pixel, term) ((pixel) % w + pl - (term) % kw * dw)
+#define RESULT_AT(row, column, term) (image + (term) / (kh * kw) * CS(ho, wo) + (row) * YS(co, wo) + (column) * XS(co))
+KERNEL_WG(conv2d_bwd_data_tiled, GROUP, 1, 1)
+(GLOBAL const T *RESTRICT g, GLOBAL const T *RESTRICT f, GLOBAL T *RESTRICT dx, SIZES) {
+    SHARED ACC tile_f[TK][TM + 1];
+    SHARED ACC tile_g[TK][TN + 1];
+    NARROW;
+    PLACE
+    INDEX pixels = h * w;
+    INDEX size = cg * kh * kw;
+    INDEX depth = og * kh * kw;
+    INDEX across = (pixels + TN - 1) / TN;
+    INDEX tiles = (cg + TM - 1) / TM * across;
+    INDEX flat = (INDEX)FLAT_GRP();
+    /* A whole group leaves, so nobody waits for it at a barrier. */
+    if (flat / tiles >= n * (INDEX)group_) return;
+    INDEX batch = flat / tiles;
+    INDEX tile = flat % tiles;
+    INDEX row0 = tile / across * TM;
+    INDEX col0 = tile % across * TN;
+    INDEX part = batch % (INDEX)group_;
+    INDEX image = batch / (INDEX)group_ * (co * ho * wo) + part * og * CS(ho, wo);
+    for (INDEX k0 = 0; k0 < depth; k0 += TK) {
+        for (u32 e = lid; e < TM * TK; e += GROUP) {
+            INDEX channel = row0 + e / TK;
+            INDEX term = k0 + e % TK;
+            ACC v = (ACC)0;
+            if (channel < cg && term < depth) {
+                v = LOAD(f, FILTER_AT(channel, term));
+            }
+            tile_f[e % TK][e / TK] = v;
+        }
+        for (u32 e = lid; e < TK * TN; e += GROUP) {
+            INDEX term = k0 + e / TN;
+            INDEX pixel = col0 + e % TN;
+            INDEX row = ROW_AT(pixel, term);
+            INDEX column = COLUMN_AT(pixel, term);
+            ACC v = (ACC)0;
+            if (term < depth && pixel < pixels && row < ho && column < wo) {
+                v = LOAD(g, RESULT_AT(row, column, term));
+            }
+            tile_g[e / TN][e % TN] = v;
+        }
+        ADD_PRODUCT(tile_f, tile_g);
+    }
+    INDEX to = batch / (INDEX)group_ * (c * pixels) + part * cg * CS(h, w);
+    for (u32 i = 0; i < RM; i++) {
+        INDEX channel = row0 + ty + i * (TM / RM);
+        for (u32 j = 0; j < RN; j++) {
+            INDEX pixel = col0 + tx + j * (TN / RN);
+            if (channel < cg && pixel < pixels) {
+                ACC s = acc[i][j];
+                if (IS_NAN(s)) {
+                    /* Perhaps of a filter's infinity by a 0 that stands for no result: the sum of the real terms. */
+                    s = (ACC)0;
+                    for (INDEX term = 0; term < depth; term++) {
+                        INDEX row = ROW_AT(pixel, term);
+                        INDEX column = COLUMN_AT(pixel, term);
+                        if (row < ho && column < wo) {
+                            s += LOAD(f, FILTER_AT(channel, term)) * LOAD(g, RESULT_AT(row, column, term));
+                        }
+                    }
+                }
+                STORE(dx, to + channel * CS(h, w) + pixel / w * YS(c, w) + pixel % w * XS(c), s);
+            }
+        }
+    }
+}
+
+/* df: filters by their elements, over all images; a column is what an element of a filter sees. */
 KERNEL_WG(conv2d_bwd_weight_tiled, GROUP, 1, 1)
 (GLOBAL const T *RESTRICT g, GLOBAL const T *RESTRICT x, GLOBAL T *RESTRICT df, SIZES) {
     SHARED ACC tile_g[TK][TM + 1];
     SHARED ACC tile_x[TK][TN + 1];
     NARROW;
-    u32 lid = LID(0);
-    u32 tx = lid % (TN / RN);
-    u32 ty = lid / (TN / RN);
+    PLACE
     INDEX pixels = ho * wo;
     INDEX depth = n * pixels;
     INDEX size = cg * kh * kw;
@@ -216,12 +293,6 @@ KERNEL_WG(conv2d_bwd_weight_tiled, GROUP, 1, 1)
     INDEX tile = flat % tiles;
     INDEX row0 = tile / across * TM;
     INDEX col0 = tile % across * TN;
-    ACC acc[RM][RN];
-    for (u32 i = 0; i < RM; i++) {
-        for (u32 j = 0; j < RN; j++) {
-            acc[i][j] = (ACC)0;
-        }
-    }
     for (INDEX k0 = 0; k0 < depth; k0 += TK) {
         /* Terms are neighbours where pixels are. */
         for (u32 e = lid; e < TM * TK; e += GROUP) {
@@ -248,23 +319,7 @@ KERNEL_WG(conv2d_bwd_weight_tiled, GROUP, 1, 1)
             }
             tile_x[e % TK][e / TK] = v;
         }
-        BARRIER();
-        for (u32 p = 0; p < TK; p++) {
-            ACC left[RM];
-            ACC right[RN];
-            for (u32 i = 0; i < RM; i++) {
-                left[i] = tile_g[p][ty + i * (TM / RM)];
-            }
-            for (u32 j = 0; j < RN; j++) {
-                right[j] = tile_x[p][tx + j * (TN / RN)];
-            }
-            for (u32 i = 0; i < RM; i++) {
-                for (u32 j = 0; j < RN; j++) {
-                    acc[i][j] += left[i] * right[j];
-                }
-            }
-        }
-        BARRIER();
+        ADD_PRODUCT(tile_g, tile_x);
     }
     for (u32 i = 0; i < RM; i++) {
         INDEX filter = row0 + ty + i * (TM / RM);

@@ -1,6 +1,7 @@
-// Convolutions as products of filters, gathered tile by tile (implicit im2col): FORM is `y`, filters by pixels of an image, or
-// `df`, filters by their elements over all images. Tiles of 64 by 64, 16 deep, as in matmul.wgsl; a range [first, end) of the
-// terms, added to what is there if beta is 1. Parameters, layouts and coordinates are those of conv.wgsl.
+// Convolutions as products of filters, gathered tile by tile (implicit im2col): FORM is `y`, filters by pixels of an image,
+// `dx`, channels by pixels where strides are 1, or `df`, filters by their elements over all images. Tiles of 64 by 64, 16 deep,
+// as in matmul.wgsl; a range [first, end) of the terms, added to what is there if beta is 1. Parameters, layouts and
+// coordinates are those of conv.wgsl.
 
 struct Params {
     first: u32, end: u32,
@@ -67,6 +68,10 @@ fn b_of_y(t: u32, pixel: u32) -> {{ACC}} {
     return {{ACC}}(0);
 }
 
+fn rows_of_y() -> u32 {
+    return og;
+}
+
 fn columns_of_y() -> u32 {
     return p.ho * p.wo;
 }
@@ -75,8 +80,70 @@ fn problems_of_y() -> u32 {
     return p.n * p.group;
 }
 
+fn sum_of_y(row: u32, pixel: u32, v: {{ACC}}) -> {{ACC}} {
+    return v;
+}
+
 fn place_of_y(row: u32, pixel: u32) -> u32 {
     return in_y(batch / p.group, batch % p.group * og + row, pixel);
+}
+
+// Terms of dx: filters, then their rows and columns. Problems: images and their filter groups.
+fn a_of_dx(row: u32, t: u32) -> {{ACC}} {
+    if (row < cg && t < p.end) {
+        let filt = batch % p.group * og + t / (p.kh * p.kw);
+        return load_b(filt * (cg * p.kh * p.kw) + row * cs(cg, p.kh, p.kw) + t / p.kw % p.kh * ys(cg, p.kh, p.kw)
+            + t % p.kw * xs(cg, p.kh, p.kw));
+    }
+    return {{ACC}}(0);
+}
+
+// The row and column of the result that a pixel took part in by a term; too large where there is none.
+fn taken(t: u32, pixel: u32) -> vec2<u32> {
+    return vec2<u32>(pixel / p.w + p.pt - t / p.kw % p.kh * p.dh, pixel % p.w + p.pl - t % p.kw * p.dw);
+}
+
+fn b_of_dx(t: u32, pixel: u32) -> {{ACC}} {
+    let at = taken(t, pixel);
+    if (t < p.end && pixel < p.h * p.w && at.x < p.ho && at.y < p.wo) {
+        return load_a(in_y(batch / p.group, batch % p.group * og + t / (p.kh * p.kw), at.x * p.wo + at.y));
+    }
+    return {{ACC}}(0);
+}
+
+fn is_nan_sum(v: {{ACC}}) -> bool {
+    return {{IS_NAN}};
+}
+
+// A sum that is NaN perhaps for a filter's infinity by a 0 that stands for no result: that of the real terms.
+fn sum_of_dx(row: u32, pixel: u32, v: {{ACC}}) -> {{ACC}} {
+    if (!is_nan_sum(v)) {
+        return v;
+    }
+    var s = {{ACC}}(0);
+    for (var t = p.first; t < p.end; t++) {
+        let at = taken(t, pixel);
+        if (at.x < p.ho && at.y < p.wo) {
+            s += a_of_dx(row, t) * b_of_dx(t, pixel);
+        }
+    }
+    return s;
+}
+
+fn rows_of_dx() -> u32 {
+    return cg;
+}
+
+fn columns_of_dx() -> u32 {
+    return p.h * p.w;
+}
+
+fn problems_of_dx() -> u32 {
+    return p.n * p.group;
+}
+
+fn place_of_dx(row: u32, pixel: u32) -> u32 {
+    return in_x(batch / p.group, batch % p.group * cg + row, pixel / p.w, pixel % p.w);
 }
 
 // Terms of df: pixels of all images. Problems: filter groups.
@@ -95,6 +162,10 @@ fn b_of_df(t: u32, element: u32) -> {{ACC}} {
     return {{ACC}}(0);
 }
 
+fn rows_of_df() -> u32 {
+    return og;
+}
+
 fn columns_of_df() -> u32 {
     return cg * p.kh * p.kw;
 }
@@ -103,18 +174,23 @@ fn problems_of_df() -> u32 {
     return p.group;
 }
 
+fn sum_of_df(row: u32, element: u32, v: {{ACC}}) -> {{ACC}} {
+    return v;
+}
+
 fn place_of_df(row: u32, element: u32) -> u32 {
     return (batch * og + row) * (cg * p.kh * p.kw) + element;
 }
 
 fn put4(row: u32, column: u32, v: vec4<{{ACC}}>) {
     for (var i = 0u; i < 4u; i++) {
-        if (row < og && column + i < columns_of_{{FORM}}()) {
+        if (row < rows_of_{{FORM}}() && column + i < columns_of_{{FORM}}()) {
             let at = place_of_{{FORM}}(row, column + i);
+            let sum = sum_of_{{FORM}}(row, column + i, v[i]);
             if (p.beta == {{ACC}}(0)) {
-                r[at] = v[i];
+                r[at] = sum;
             } else {
-                r[at] += v[i];
+                r[at] += sum;
             }
         }
     }
@@ -129,7 +205,7 @@ fn conv_product(
     cg = p.c / p.group;
     og = p.co / p.group;
     let across = (columns_of_{{FORM}}() + 63u) / 64u;
-    let tiles = across * ((og + 63u) / 64u);
+    let tiles = across * ((rows_of_{{FORM}}() + 63u) / 64u);
     let flat = number.y * groups.x + number.x;
     batch = flat / tiles;
     let tile = flat % tiles;

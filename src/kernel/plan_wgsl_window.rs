@@ -2,9 +2,9 @@
 
 use crate::base::{Case, Cost, DType, DeviceInfo, Result};
 
-use super::plan_window::{GROUP, Makes, largest};
+use super::plan_window::{GROUP, Makes, Product, largest};
 use super::window::{Window, product};
-use super::{Arg, Kernel, Param, Plan, Step, plan_wgsl, plan_window, spread_groups};
+use super::{Arg, Kernel, Param, Plan, Step, plan_wgsl, spread_groups};
 
 /// Distances of channels, rows and columns in the layout, as expressions of nc, nh and nw.
 pub(super) fn layout(w: &Window) -> [(&'static str, &'static str); 3] {
@@ -54,15 +54,15 @@ fn wgsl(case: &Case, info: &DeviceInfo, makes: Makes) -> Result<Plan> {
 const SIDE: u64 = 64;
 const DEPTH: u64 = 32_768;
 
-/// `conv_product(.., sizes as above)` of `kernels/conv_tiled.wgsl`: y, or the filters' gradient.
+/// `conv_product(.., sizes as above)` of `kernels/conv_tiled.wgsl`.
 fn tiled(case: &Case, info: &DeviceInfo, makes: Makes) -> Result<Plan> {
     let w = Window::conv(case)?;
-    let (form, columns, problems) = match makes {
-        Makes::Filters => ("df", w.cg() * w.kh * w.kw, w.group),
-        _ => ("y", w.ho * w.wo, w.n * w.group),
+    let form = match makes {
+        Makes::Y => "y",
+        Makes::X => "dx",
+        Makes::Filters => "df",
     };
-    let tiles = product(&[w.og().div_ceil(SIDE), columns.div_ceil(SIDE), problems]);
-    plan_window::enough(&w, if makes == Makes::Filters { tiles } else { u64::MAX }, info)?;
+    let tiles = Product::of(&w, makes, info)?.tiles(SIDE);
     let results = makes.results(&w);
     if results == 0 {
         return Ok(Plan::default());
@@ -74,7 +74,9 @@ fn tiled(case: &Case, info: &DeviceInfo, makes: Makes) -> Result<Plan> {
     let reach = (largest(&w).max(terms).saturating_add(SIDE), DType::I8);
     plan_wgsl::fit(info, &[x, f, y, (results, acc), reach])?;
     let loads = plan_wgsl::loads(case.dtype);
-    let mut defines = vec![("LOADS", loads.as_str()), ("ACC", acc.name()), ("FORM", form)];
+    // A compiler may assume that NaN does not occur; of f64 naga gives no bits.
+    let is_nan = if acc == DType::F64 { "!(v == v)" } else { "(bitcast<u32>(v) & 0x7fffffffu) > 0x7f800000u" };
+    let mut defines = vec![("LOADS", loads.as_str()), ("ACC", acc.name()), ("FORM", form), ("IS_NAN", is_nan)];
     defines.extend(layout(&w));
     let groups = spread_groups(tiles, info)?;
     plan_wgsl::in_ranges(case, info, (terms, DEPTH), results, |target, first, end, beta| {
@@ -94,6 +96,10 @@ fn tiled(case: &Case, info: &DeviceInfo, makes: Makes) -> Result<Plan> {
 /// y as a product.
 pub fn forward_tiled(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
     tiled(case, info, Makes::Y)
+}
+/// dx as a product.
+pub fn data_tiled(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
+    tiled(case, info, Makes::X)
 }
 /// The filters' gradient as a product.
 pub fn weight_tiled(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {

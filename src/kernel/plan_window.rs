@@ -24,6 +24,13 @@ impl Makes {
             Makes::Filters => "conv2d_bwd_weight",
         }
     }
+    fn tiled_entry(self) -> &'static str {
+        match self {
+            Makes::Y => "conv2d_tiled",
+            Makes::X => "conv2d_bwd_data_tiled",
+            Makes::Filters => "conv2d_bwd_weight_tiled",
+        }
+    }
     /// Elements of the result.
     pub(super) fn results(self, w: &Window) -> u64 {
         product(&match self {
@@ -147,64 +154,88 @@ const TILE: u64 = 64;
 const TERMS: u64 = 16;
 const ACROSS: u64 = 4;
 
-/// Fewest filters of a group that fill a tile's rows.
-const FILTERS: u64 = 16;
+/// Fewest rows of a product that fill a tile.
+const ROWS: u64 = 16;
 
-/// A product of `og` filters by `columns` in tiles of 16, 32 or 64 by 64 results, a group of 256 per tile; `times` of them.
-fn tiled(case: &Case, info: &DeviceInfo, w: &Window, makes: Makes, columns: u64, times: u64) -> Result<Plan> {
-    let entry = if makes == Makes::Filters { "conv2d_bwd_weight_tiled" } else { "conv2d_tiled" };
-    let rows = w.og().next_power_of_two().min(TILE);
-    let group = u64::from(plan_c::GROUP);
-    let mut step = plan_c::step(case.dtype, entry, case.dtype.compute(), case.dtype, plan_c::GROUP);
-    step.defines.extend(c_defines(w, largest(w)));
-    let sizes = [("TM", rows), ("TN", TILE), ("TK", TERMS), ("RM", rows * TILE / ACROSS / group), ("RN", ACROSS)];
-    step.defines.extend(sizes.into_iter().map(|(name, value)| (name.to_string(), value.to_string())));
-    Ok(plan_c::one(Step {
-        groups: spread_groups(product(&[w.og().div_ceil(rows), columns.div_ceil(TILE), times]), info)?,
-        args: vec![Arg::Operand(0), Arg::Operand(1), Arg::Operand(2)],
-        writes: vec![false, false, true],
-        params: w.params(),
-        cost: makes.cost(case, w),
-        ..step
-    }))
+/// A convolution as `times` products of so many rows and columns.
+pub(super) struct Product {
+    pub(super) rows: u64,
+    pub(super) columns: u64,
+    pub(super) times: u64,
+}
+
+impl Product {
+    /// Filters by pixels of an image; for dx channels by pixels; for the filters' gradient filters by their elements, each
+    /// sum over all images. Refuses one that would waste the device, with the reason.
+    pub(super) fn of(w: &Window, makes: Makes, info: &DeviceInfo) -> Result<Self> {
+        let product = match makes {
+            Makes::Y => Product { rows: w.og(), columns: w.ho * w.wo, times: w.n * w.group },
+            Makes::X => Product { rows: w.cg(), columns: w.h * w.w, times: w.n * w.group },
+            Makes::Filters => Product { rows: w.og(), columns: w.cg() * w.kh * w.kw, times: w.group },
+        };
+        product.enough(w, makes, info)?;
+        Ok(product)
+    }
+
+    /// Tiles of so many rows.
+    pub(super) fn tiles(&self, rows: u64) -> u64 {
+        product(&[self.rows.div_ceil(rows), self.columns.div_ceil(TILE), self.times])
+    }
+
+    fn enough(&self, w: &Window, makes: Makes, info: &DeviceInfo) -> Result<()> {
+        let cores = u64::from(info.compute_units).max(if info.is_software() { 1 } else { BUSY });
+        let what = if makes == Makes::X { "channels" } else { "filters" };
+        let why = if self.rows < ROWS {
+            format!("needs {ROWS} {what} in a group, there are {}", self.rows)
+        } else if makes == Makes::X && (w.sh, w.sw) != (1, 1) {
+            format!("strides of {}:{} leave most factors of the product 0", w.sh, w.sw)
+        } else if makes == Makes::Filters && self.tiles(TILE) < cores {
+            // Where there are few results with long sums, groups that share a sum leave fewer cores idle.
+            format!("makes {} tiles, {cores} keep the device busy", self.tiles(TILE))
+        } else {
+            return Ok(());
+        };
+        Err(Error::new(Code::FeatureUnsupported, why))
+    }
 }
 
 /// Fewest tiles of a sum over all images that keep a GPU busy; a processor is with one for each core.
 const BUSY: u64 = 64;
 
-/// Refuses a product of too few filters to fill a tile's rows, or of too few tiles: where there are few results with long
-/// sums, groups that share a sum leave fewer cores idle.
-pub(super) fn enough(w: &Window, tiles: u64, info: &DeviceInfo) -> Result<()> {
-    let cores = u64::from(info.compute_units).max(if info.is_software() { 1 } else { BUSY });
-    let why = if w.og() < FILTERS {
-        format!("needs {FILTERS} filters in a group, there are {}", w.og())
-    } else if tiles < cores {
-        format!("makes {tiles} tiles, {cores} keep the device busy")
-    } else {
-        return Ok(());
-    };
-    Err(Error::new(Code::FeatureUnsupported, why))
+/// A product in tiles of 16, 32 or 64 by 64 results, a group of 256 per tile.
+fn tiled(case: &Case, info: &DeviceInfo, makes: Makes) -> Result<Plan> {
+    let w = Window::conv(case)?;
+    let product = Product::of(&w, makes, info)?;
+    if makes.results(&w) == 0 {
+        return Ok(Plan::default());
+    }
+    let rows = product.rows.next_power_of_two().min(TILE);
+    let group = u64::from(plan_c::GROUP);
+    let mut step = plan_c::step(case.dtype, makes.tiled_entry(), case.dtype.compute(), case.dtype, plan_c::GROUP);
+    step.defines.extend(c_defines(&w, largest(&w)));
+    let sizes = [("TM", rows), ("TN", TILE), ("TK", TERMS), ("RM", rows * TILE / ACROSS / group), ("RN", ACROSS)];
+    step.defines.extend(sizes.into_iter().map(|(name, value)| (name.to_string(), value.to_string())));
+    Ok(plan_c::one(Step {
+        groups: spread_groups(product.tiles(rows), info)?,
+        args: vec![Arg::Operand(0), Arg::Operand(1), Arg::Operand(2)],
+        writes: vec![false, false, true],
+        params: w.params(),
+        cost: makes.cost(case, &w),
+        ..step
+    }))
 }
 
 /// `conv2d_tiled(x, filters, y, sizes)`: filters by pixels of an image.
 pub fn tiled_c(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
-    let w = Window::conv(case)?;
-    enough(&w, u64::MAX, info)?;
-    match product(&w.y()) {
-        0 => Ok(Plan::default()),
-        _ => tiled(case, info, &w, Makes::Y, w.ho * w.wo, w.n * w.group),
-    }
+    tiled(case, info, Makes::Y)
 }
-
+/// `conv2d_bwd_data_tiled(g, filters, dx, sizes)`: channels by pixels of an image, for strides of 1.
+pub fn data_tiled_c(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
+    tiled(case, info, Makes::X)
+}
 /// `conv2d_bwd_weight_tiled(g, x, df, sizes)`: filters by their elements, each sum over all images in one group.
 pub fn weight_tiled_c(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
-    let w = Window::conv(case)?;
-    let elements = w.cg() * w.kh * w.kw;
-    enough(&w, product(&[w.og().div_ceil(TILE), elements.div_ceil(TILE), w.group]), info)?;
-    match product(&w.filters()) {
-        0 => Ok(Plan::default()),
-        _ => tiled(case, info, &w, Makes::Filters, elements, w.group),
-    }
+    tiled(case, info, Makes::Filters)
 }
 
 /// `conv2d_bwd_data(g, filters, dx, sizes)`: a work-item per element of dx.

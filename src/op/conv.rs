@@ -134,7 +134,9 @@ static CONV2D_BWD_DATA: OpDesc = OpDesc {
     tolerance: Tolerance::Gamma(|c| terms(c, Makes::X)),
     grad: SECOND_ORDER,
     kernels: &[
+        Kernel { plan: plan_window::data_tiled_c, ..TILED_C },
         Kernel { plan: plan_window::data_c, ..DIRECT_C },
+        Kernel { plan: plan_wgsl_window::data_tiled, ..TILED_WGSL },
         Kernel { plan: plan_wgsl_window::data, ..DIRECT_WGSL },
         Kernel { body: Body::Native(conv::bwd_data), plan: plan_window::data, ..BASE },
         Kernel { body: Body::Native(conv::bwd_data_naive), plan: plan_window::data, ..NAIVE },
@@ -434,6 +436,13 @@ fn cases(tier: Tier, many_groups: bool) -> Vec<CaseSpec> {
             ([1, 8, 17, 17, 70, 3, 3], vec![pads(&[1, 1])], Fill::Cancelling),
             ([2, 6, 7, 7, 48, 1, 1], vec![group(3), nhwc()], Fill::Wide),
             ([2, 4, 9, 8, 32, 3, 3], vec![group(2), nhwc(), strides(&[1, 2]), pads(&[2, 1])], Fill::Positive),
+            // The same of channels, for the tiles of dx.
+            ([1, 17, 9, 11, 3, 3, 3], vec![pads(&[1, 1])], Fill::Uniform),
+            ([1, 33, 8, 7, 5, 3, 2], vec![nhwc()], Fill::Integer),
+            ([2, 36, 8, 10, 4, 2, 3], vec![group(2), dilations(&[2, 1]), pads(&[1, 2])], Fill::Special),
+            ([1, 65, 9, 9, 6, 3, 3], vec![pads(&[2, 2])], Fill::Cancelling),
+            ([2, 48, 7, 7, 6, 3, 2], vec![group(3), nhwc(), dilations(&[1, 2])], Fill::Wide),
+            ([1, 32, 13, 12, 9, 5, 4], vec![pads(&[2, 1, 0, 3])], Fill::Positive),
             ([1, 1, 1, 600_001, 1, 1, 3], vec![strides(&[1, 3]), pads(&[0, 1])], Fill::Integer),
         ]);
         if many_groups {

@@ -10,6 +10,8 @@ use super::{Call, CpuCtx, NativeArgs};
 const UNIT: usize = 64;
 /// Edge of a block that is swapped with its mirror image: 32 rows of 32 f64 fit the first-level cache twice.
 const BLOCK: usize = 32;
+/// Elements up to which blocks cost more than they save.
+const FEW: usize = 64;
 /// Bytes up to which a matrix is its own block.
 const SMALL: usize = 48 << 10;
 
@@ -73,19 +75,23 @@ fn typed_swaps<T: bytemuck::Pod>(args: &mut NativeArgs<'_>, call: &Call, block: 
 
 fn elements<T: bytemuck::Pod>(args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
     let (m, n) = (call.size(0), call.size(1));
-    let (x, y) = (args.input::<T>(0, m * n)?, args.output::<T>(0, m * n)?);
+    one_by_one(args.input::<T>(0, m * n)?, (m, n), args.output::<T>(0, m * n)?);
+    Ok(())
+}
+
+fn one_by_one<T: Copy>(x: &[T], (m, n): (usize, usize), y: &mut [T]) {
     for (j, row) in y.chunks_exact_mut(m.max(1)).enumerate() {
         for (i, to) in row.iter_mut().enumerate() {
             *to = x[i * n + j];
         }
     }
-    Ok(())
 }
 
 fn blocks<T: bytemuck::Pod + Send + Sync>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
     let (m, n) = (call.size(0), call.size(1));
     let (x, y) = (args.input::<T>(0, m * n)?, args.output::<T>(0, m * n)?);
-    if m * n == 0 {
+    if m * n <= FEW {
+        one_by_one(x, (m, n), y);
         return Ok(());
     }
     let parts = ctx.parts_for_bytes(2 * size_of_val(x));

@@ -234,15 +234,35 @@ pub fn avgpool2d(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Re
     with_element!(floats call.dtype, T => mean::<T>(ctx, args, call), else Err(call.no_dtype()))
 }
 
-/// What the sum over the window at (oy, ox) is divided by.
-fn count(s: &Sizes, call: &Call, oy: usize, ox: usize) -> usize {
-    if call.size(17) == 1 { s.kh * s.kw } else { s.rows(oy).len() * s.columns(ox).len() }
+/// Which pixels of a window a mean counts.
+#[derive(Clone, Copy, PartialEq)]
+enum Window {
+    /// All, those in the padding too.
+    Whole,
+    /// Those of the image.
+    Inside,
+}
+
+impl Window {
+    fn of(call: &Call) -> Self {
+        if call.size(17) == 1 { Self::Whole } else { Self::Inside }
+    }
+    fn height(self, s: &Sizes, oy: usize) -> usize {
+        if self == Self::Whole { s.kh } else { s.rows(oy).len() }
+    }
+    fn width(self, s: &Sizes, ox: usize) -> usize {
+        if self == Self::Whole { s.kw } else { s.columns(ox).len() }
+    }
+    /// What the sum over the window at (oy, ox) is divided by.
+    fn count(self, s: &Sizes, (oy, ox): (usize, usize)) -> usize {
+        self.height(s, oy) * self.width(s, ox)
+    }
 }
 
 /// Lines of y from number `first` on.
 struct MeanLines<'a, E> {
     s: &'a Sizes,
-    call: &'a Call,
+    window: Window,
     x: &'a [E],
     first: usize,
     y: &'a mut [E],
@@ -255,7 +275,8 @@ impl<E: Element> Job for MeanLines<'_, E> {
         let s = self.s;
         let ((line, _), spans) = (s.lines(), s.spans());
         let (mut sums, mut counts) = (vec![E::Acc::default(); line], vec![E::Acc::default(); line]);
-        // The row of y whose windows' pixels were counted last.
+        let widths: Vec<usize> = (0..s.wo).map(|ox| self.window.width(s, ox)).collect();
+        // Height of the windows and the line's column (NHWC) that the counts are of.
         let mut counted = None;
         for (i, y) in self.y.chunks_exact_mut(line).enumerate() {
             let at = self.first / line + i;
@@ -267,13 +288,18 @@ impl<E: Element> Job for MeanLines<'_, E> {
                     add::<E, STEP>(&self.x[from + part.start * step..], &mut sums[part]);
                 });
             });
-            let place = if s.nhwc { at % s.pixels() } else { at % s.ho };
-            if counted != Some(place) {
-                counted = Some(place);
-                let (oy, ox) = if s.nhwc { (place / s.wo, place % s.wo) } else { (place, 0) };
-                for (k, c) in counts.iter_mut().enumerate() {
-                    let ox = if s.nhwc { ox } else { k };
-                    *c = E::Acc::of_usize(count(s, self.call, oy, ox));
+            let (oy, ox) = if s.nhwc { (at % s.pixels() / s.wo, Some(at % s.wo)) } else { (at % s.ho, None) };
+            let high = self.window.height(s, oy);
+            let width = ox.map(|ox| widths[ox]);
+            if counted != Some((high, width)) {
+                counted = Some((high, width));
+                match width {
+                    Some(wide) => counts.fill(E::Acc::of_usize(high * wide)),
+                    None => {
+                        for (c, wide) in counts.iter_mut().zip(&widths) {
+                            *c = E::Acc::of_usize(high * wide);
+                        }
+                    }
                 }
             }
             for ((y, sum), c) in y.iter_mut().zip(&sums).zip(&counts) {
@@ -286,10 +312,9 @@ impl<E: Element> Job for MeanLines<'_, E> {
 impl<E: Element> MeanLines<'_, E> {
     fn one_by_one(self) {
         let s = self.s;
-        let padding_counts = self.call.size(17) == 1;
         s.results(self.first, self.y.len(), |k, from, step, (oy, ox)| {
             let (rows, columns) = (s.rows(oy), s.columns(ox));
-            let count = if padding_counts { s.kh * s.kw } else { rows.len() * columns.len() };
+            let count = if self.window == Window::Whole { s.kh * s.kw } else { rows.len() * columns.len() };
             let mut sum = E::Acc::default();
             for row in rows {
                 for column in columns.clone() {
@@ -310,7 +335,7 @@ fn mean<E: Element>(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) ->
     }
     let (line, lines) = s.lines();
     ctx.split(y, CpuCtx::chunk(lines, ctx.parts_for_bytes(size_of_val(x)), 1) * line, |first, y| {
-        let job = MeanLines { s: &s, call, x, first, y };
+        let job = MeanLines { s: &s, window: Window::of(call), x, first, y };
         if line < SHORT && lines * line < FEW { job.one_by_one() } else { dispatch(ctx.isa, job) }
     });
     Ok(())
@@ -338,10 +363,10 @@ pub fn maxpool2d_bwd(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -
 /// An equal share of g to every pixel of its window. Dtypes: floats.
 pub fn avgpool2d_bwd(ctx: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
     with_element!(floats call.dtype, T => {
-        let s = Sizes::of(call);
+        let (s, window) = (Sizes::of(call), Window::of(call));
         let (channels, ..) = s.piece();
         scatter::<T>(ctx, args, call, |(oy, ox), channel, g, _, sums| {
-            let share = g.div(<T as Element>::Acc::of_usize(count(&s, call, oy, ox)));
+            let share = g.div(<T as Element>::Acc::of_usize(window.count(&s, (oy, ox))));
             for row in s.rows(oy) {
                 for column in s.columns(ox) {
                     let to = &mut sums[(row * s.w + column) * channels + channel];
@@ -446,7 +471,7 @@ pub fn avgpool2d_naive(_: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -
 }
 
 fn mean_naive<E: Element>(args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
-    let s = Sizes::of(call);
+    let (s, window) = (Sizes::of(call), Window::of(call));
     let x = args.input::<E>(0, s.n * s.x_image())?;
     let y = args.output::<E>(0, s.n * s.y_image())?;
     windows(&s, |[n, c, oy, ox]| {
@@ -456,7 +481,7 @@ fn mean_naive<E: Element>(args: &mut NativeArgs<'_>, call: &Call) -> Result<()> 
                 sum = sum.add(x[at(&s, (s.h, s.w), [n, c, row, column])].load());
             }
         }
-        let mean = sum.div(E::Acc::of_usize(count(&s, call, oy, ox)));
+        let mean = sum.div(E::Acc::of_usize(window.count(&s, (oy, ox))));
         y[at(&s, (s.ho, s.wo), [n, c, oy, ox])] = E::store(mean);
     });
     Ok(())
@@ -473,9 +498,9 @@ pub fn maxpool2d_bwd_naive(_: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Cal
 
 /// The same for the gradient of means.
 pub fn avgpool2d_bwd_naive(_: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> Result<()> {
-    let s = Sizes::of(call);
+    let (s, window) = (Sizes::of(call), Window::of(call));
     with_element!(floats call.dtype, T => back_naive::<T>(args, call, |[_, _, oy, ox], _, g| {
-        Some(g.div(<T as Element>::Acc::of_usize(count(&s, call, oy, ox))))
+        Some(g.div(<T as Element>::Acc::of_usize(window.count(&s, (oy, ox)))))
     }), else Err(call.no_dtype()))
 }
 
