@@ -247,6 +247,27 @@ fn worst(
         .collect())
 }
 
+/// Bases and exponents of powers with rules of their own, and those beside them; negative, too.
+const SPECIAL: [f32; 16] = [
+    0.0,
+    f32::INFINITY,
+    f32::NAN,
+    1.0,
+    0.5,
+    2.0,
+    3.0,
+    127.0,
+    149.0,
+    // The largest odd number, the even one after it, and one beyond all integers' steps.
+    16_777_215.0,
+    16_777_216.0,
+    1e30,
+    f32::MAX,
+    f32::MIN_POSITIVE,
+    1e-45,
+    1.0 + f32::EPSILON,
+];
+
 fn accuracy(step: usize) -> Result<()> {
     let mut isas: Vec<Isa> = Vec::new();
     for name in ["baseline", "avx2", "avx512"] {
@@ -270,8 +291,13 @@ fn accuracy(step: usize) -> Result<()> {
         tell(name, 1, worst(name, step, &isas, 1, given, |x| f(f64::from(x[0])))?);
     }
     let rng = Philox::new(8);
-    // Half of the pairs are any bits, half such that the result is a number.
+    let specials: Vec<f32> = SPECIAL.iter().flat_map(|v| [*v, -*v]).collect();
+    // All pairs of special values; of the others half are any bits, half such that the result is a number.
     let pair = |i: u64| {
+        let (x, y) = (i as usize / step / specials.len(), i as usize / step % specials.len());
+        if x < specials.len() {
+            return [specials[x], specials[y]];
+        }
         let (a, b) = ((rng.unit(0, i) * 2f64.powi(32)) as u32, (rng.unit(1, i) * 2f64.powi(32)) as u32);
         if (i / 2).is_multiple_of(2) {
             return [f32::from_bits(a), f32::from_bits(b)];

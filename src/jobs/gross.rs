@@ -6,8 +6,49 @@ use std::cell::OnceCell;
 use crate::base::{Case, DType, Exact, HostTensor, exact};
 use crate::op::{self, Reference, case};
 
+/// An element that is grossly wrong.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wrong {
+    /// Its number in its output.
+    pub(super) element: u64,
+    pub(super) got: Exact,
+    /// The CPU's.
+    pub(super) want: Exact,
+}
+
+/// Compares a device's outputs with the CPU's of the same shapes and dtypes: every element, or of longer ones about `most`,
+/// evenly spread.
+pub(super) fn wrong(c: &Case, got: &[HostTensor], want: &[HostTensor], most: u64) -> Option<Wrong> {
+    // Odd, so that neither the even nor the odd elements are left out, nor any lane of a power of two.
+    let probes = |w: &HostTensor| (0..w.len()).step_by((w.len() / most).max(1) as usize | 1);
+    let largest: Vec<f64> = want.iter().map(|w| largest(w, probes(w))).collect();
+    let doubt = Doubt::about(c);
+    for (output, ((g, w), own)) in got.iter().zip(want).zip(&largest).enumerate() {
+        let slack = slack(w.dtype, *own, &largest);
+        for element in probes(w) {
+            let (got, want) = (Exact::read(g, element), Exact::read(w, element));
+            if !within(got, want, slack) && !doubt.excuses(output, element, got) {
+                return Some(Wrong { element, got, want });
+            }
+        }
+    }
+    None
+}
+
+fn within(got: Exact, want: Exact, allowed: f64) -> bool {
+    if let (Exact::I(a), Exact::I(b)) = (got, want) {
+        return a == b;
+    }
+    let (g, w) = (got.to_f64(), want.to_f64());
+    if g.is_finite() && w.is_finite() {
+        got.add(want.neg()).abs_f64() <= allowed
+    } else {
+        g == w || g.is_nan() && w.is_nan()
+    }
+}
+
 /// Largest finite magnitude among the elements `at`.
-pub(super) fn largest(t: &HostTensor, at: impl Iterator<Item = u64>) -> f64 {
+fn largest(t: &HostTensor, at: impl Iterator<Item = u64>) -> f64 {
     at.map(|i| Exact::read(t, i).abs_f64()).filter(|v| v.is_finite()).fold(0.0, f64::max)
 }
 
@@ -15,7 +56,7 @@ pub(super) fn largest(t: &HostTensor, at: impl Iterator<Item = u64>) -> f64 {
 ///
 /// The square root of the unit roundoff relative to `own` is far above any rounding of that output. What cancels (the mean
 /// that batchnorm stores beside y) is only as exact as what it was taken of: 64 roundoffs of the largest value at all.
-pub(super) fn slack(dtype: DType, own: f64, all: &[f64]) -> f64 {
+fn slack(dtype: DType, own: f64, all: &[f64]) -> f64 {
     if !dtype.is_float() {
         return 0.0;
     }
@@ -25,7 +66,7 @@ pub(super) fn slack(dtype: DType, own: f64, all: &[f64]) -> f64 {
 
 /// Asked about an element that is further from the CPU's than the slack. A sum that happens to cancel, such as the mean of numbers of
 /// both signs, is as exact as what it was taken of, and no longer as its own few digits: two right results may then differ.
-pub(super) struct Doubt<'a> {
+struct Doubt<'a> {
     case: &'a Case,
     inputs: OnceCell<Option<Vec<HostTensor>>>,
     /// The oracle's outputs, of ops that have none for single elements.
@@ -41,13 +82,13 @@ const ROUNDOFFS: f64 = 4.0;
 
 impl<'a> Doubt<'a> {
     /// About results of this case with its own data.
-    pub(super) fn about(case: &'a Case) -> Self {
+    fn about(case: &'a Case) -> Self {
         Doubt { case, inputs: OnceCell::new(), whole: OnceCell::new() }
     }
 
     /// True if the oracle's value lies within [`ROUNDOFFS`] of what the element is judged against (Σ|x| of a sum). False where no oracle
     /// answers.
-    pub(super) fn excuses(&self, output: usize, i: u64, got: Exact) -> bool {
+    fn excuses(&self, output: usize, i: u64, got: Exact) -> bool {
         let dtype = self.case.dtype;
         let near =
             |(want, scale): (Exact, f64)| got.add(want.neg()).abs_f64() <= ROUNDOFFS * dtype.unit_roundoff() * scale;

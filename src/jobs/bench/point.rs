@@ -10,9 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::base::blas::{BlasInfo, VARIANT};
 use crate::base::record::{Analysis, BenchRecord, KernelsRecord, Phases, Status, Subject as Row};
 use crate::base::sink::{Cancel, Sink};
-use crate::base::{
-    Attrs, Case, Code, Cost, DType, DeviceClass, DeviceInfo, Error, Exact, Fill, HostTensor, Result, stats,
-};
+use crate::base::{Attrs, Case, Code, Cost, DType, DeviceClass, DeviceInfo, Error, Fill, HostTensor, Result, stats};
 use crate::device::Device;
 use crate::device::probe::Rig;
 use crate::device::telemetry::{Telemetry, Told};
@@ -492,27 +490,19 @@ fn unwritten(t: &HostTensor) -> bool {
 }
 
 /// Compares a device's outputs with the CPU's for gross errors: skipped work, shifted or stale data, NaN. The bound is
-/// far above any legal rounding difference ([`gross::slack`]); judging accuracy is `verify`'s task.
+/// far above any legal rounding difference ([`gross::wrong`]); judging accuracy is `verify`'s task.
 fn grossly_different(c: &Case, got: &[HostTensor], want: &[HostTensor]) -> Option<String> {
-    let largest: Vec<f64> = want.iter().map(|w| gross::largest(w, 0..w.len())).collect();
-    let doubt = gross::Doubt::about(c);
-    for (output, ((g, w), own)) in got.iter().zip(want).zip(&largest).enumerate() {
+    for (g, w) in got.iter().zip(want) {
         if g.dtype != w.dtype || g.shape != w.shape {
             return Some(format!("shape {:?} instead of {:?}", g.shape, w.shape));
         }
         if unwritten(g) && !unwritten(w) {
             return Some("the output was not written".into());
         }
-        let slack = gross::slack(w.dtype, *own, &largest);
-        for i in 0..w.len() {
-            let (a, b) = (Exact::read(g, i).to_f64(), Exact::read(w, i).to_f64());
-            let same = a == b || a.is_nan() && b.is_nan() || (a - b).abs() <= slack;
-            if !same && !doubt.excuses(output, i, Exact::read(g, i)) {
-                return Some(format!("element {i} is {a:e}, the CPU has {b:e}"));
-            }
-        }
     }
-    None
+    let of =
+        |w: gross::Wrong| format!("element {} is {:e}, the CPU has {:e}", w.element, w.got.to_f64(), w.want.to_f64());
+    gross::wrong(c, got, want, u64::MAX).map(of)
 }
 
 #[cfg(test)]

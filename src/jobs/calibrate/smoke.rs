@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::base::{Case, DType, Error, Exact, Fill, HostTensor, Result};
+use crate::base::{Case, DType, Error, Fill, HostTensor, Result};
 use crate::engine::Runner;
 use crate::engine::judge::{self, Judged};
 use crate::engine::trials::{Finding, Verdict};
@@ -52,36 +52,14 @@ pub(super) fn check(runner: &Runner, op: &'static OpDesc, dtype: DType, deadline
     Ok(if judged > 0 { Trust::Ok } else { Trust::Unjudged("the op has no small case to judge".into()) })
 }
 
-fn within(got: Exact, want: Exact, allowed: f64) -> bool {
-    if let (Exact::I(a), Exact::I(b)) = (got, want) {
-        return a == b;
-    }
-    let (g, w) = (got.to_f64(), want.to_f64());
-    if g.is_finite() && w.is_finite() {
-        got.add(want.neg()).abs_f64() <= allowed
-    } else {
-        g == w || g.is_nan() && w.is_nan()
-    }
-}
-
 /// Compares a measured run's outputs with the CPU's at evenly spread elements, for gross errors only: skipped work,
-/// shifted or stale data ([`gross::slack`]).
+/// shifted or stale data ([`gross::wrong`]).
 pub(in crate::jobs) fn gross_error(c: &Case, got: &[HostTensor], want: &[HostTensor]) -> Option<String> {
-    // Odd, so that neither the even nor the odd elements are left out, nor any lane of a power of two.
-    let probes = |w: &HostTensor| (0..w.len()).step_by((w.len() / PROBES).max(1) as usize | 1);
-    let largest: Vec<f64> = want.iter().map(|w| gross::largest(w, probes(w))).collect();
-    let doubt = gross::Doubt::about(c);
-    for (output, ((g, w), own)) in got.iter().zip(want).zip(&largest).enumerate() {
-        let slack = gross::slack(w.dtype, *own, &largest);
-        for i in probes(w) {
-            let (a, b) = (Exact::read(g, i), Exact::read(w, i));
-            if !within(a, b, slack) && !doubt.excuses(output, i, a) {
-                let (a, b) = (a.to_f64(), b.to_f64());
-                return Some(format!("{c}: element {i} is {a:e} in the measured run, the CPU has {b:e}"));
-            }
-        }
-    }
-    None
+    let of = |w: gross::Wrong| {
+        let (i, a, b) = (w.element, w.got.to_f64(), w.want.to_f64());
+        format!("{c}: element {i} is {a:e} in the measured run, the CPU has {b:e}")
+    };
+    gross::wrong(c, got, want, PROBES).map(of)
 }
 
 /// True for errors after which the device is of no use to this process.
