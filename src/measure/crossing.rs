@@ -29,9 +29,6 @@ impl Look {
     }
 }
 
-/// Processes near a crossing.
-pub const NEAR: usize = 5;
-
 /// How much to measure.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
@@ -48,16 +45,14 @@ pub struct Plan {
 impl Plan {
     /// 3 processes, 5 near the crossing, at most 11; until the interval is within 1.10 or 15 sizes lie around it.
     pub fn new(grid: Vec<u64>) -> Self {
-        Plan { grid, processes: [3, NEAR, 11], narrow: 1.1, sizes: 15 }
+        Plan { grid, processes: [3, 5, 11], narrow: 1.1, sizes: 15 }
     }
 
     /// Whether more processes might say more than this.
     pub fn wants_processes(&self, outcome: &Outcome) -> bool {
         match outcome {
             Outcome::Inconclusive(_) => true,
-            Outcome::Crossing { ci: [low, high], .. } => {
-                self.processes[1] < NEAR || *high as f64 > self.narrow * *low as f64
-            }
+            Outcome::Crossing { ci: [low, high], .. } => *high as f64 > self.narrow * *low as f64,
             Outcome::Always | Outcome::Never | Outcome::NonMonotone(_) => false,
         }
     }

@@ -48,15 +48,14 @@ pub(super) struct Group<'d> {
     pub(super) runner: &'d Runner,
 }
 
-/// Most processes of the first pass, which is to give as many verdicts as it can. The others measure later, so that what a
-/// machine does for some seconds alone (neighbours, clocks) does not pass for how things are.
-const FIRST: usize = 3;
+/// Most processes of the first pass, which is to give as many verdicts as it can.
+const FIRST: usize = 5;
 
 /// What more time is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum More {
-    /// Verdicts that are open, and larger sizes, in at most so many processes.
-    Decide(usize),
+    /// Verdicts that are open, and larger sizes.
+    Decide,
     /// Other shapes, for the curves of groups that are decided.
     Shapes,
 }
@@ -301,7 +300,7 @@ impl<'a> Job<'a> {
         cancel: &Cancel,
     ) -> Result<()> {
         let wanted = match how {
-            More::Decide(_) => swept.undecided || swept.cut_short,
+            More::Decide => swept.undecided || swept.cut_short,
             More::Shapes => !swept.undecided && !swept.stopped(),
         };
         if !wanted || share <= 0.0 || cancel.raised() || self.is_lost(g) {
@@ -311,7 +310,7 @@ impl<'a> Job<'a> {
         self.slowed.look(g.number, g.runner.device().info());
         let sweep = self.sweep(g, share, cancel);
         let more = match how {
-            More::Decide(most) => sweep.run(looker, swept, most),
+            More::Decide => sweep.run(looker, swept, self.cfg.processes),
             More::Shapes => sweep.look_elsewhere(looker, swept),
         };
         self.slowed.look(g.number, g.runner.device().info());
@@ -339,11 +338,6 @@ impl<'a> Job<'a> {
             seed: self.cfg.seed,
             cancel,
         }
-    }
-
-    /// Most processes near a crossing.
-    pub(super) fn processes(&self) -> usize {
-        self.cfg.processes
     }
 
     fn is_lost(&self, g: &Group<'_>) -> bool {

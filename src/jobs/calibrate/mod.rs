@@ -28,7 +28,7 @@ use crate::engine::KernelCache;
 use crate::engine::trials::Finding;
 use crate::jobs::look::{Crew, Here, Looker};
 use crate::jobs::workers::Start;
-use crate::measure::{Residency, crossing};
+use crate::measure::Residency;
 use crate::op::{Family, OpDesc};
 use crate::profile::model::{Curve, Sample, fit};
 use crate::profile::{Profile, ProfileDevice, Verdict};
@@ -242,6 +242,9 @@ fn run_with(
 /// Groups whose samples are in memory together.
 const BLOCK: usize = 256;
 
+/// Passes over groups that the budget did not suffice for, as long as there is time.
+const AGAIN: usize = 3;
+
 /// Share of the time that is kept for shapes besides the sweeps, once the verdicts are known.
 const SHAPES: f64 = 0.25;
 
@@ -292,7 +295,6 @@ fn calibrate_block(
         let share = if done + 1 < groups.len() { 2.0 * even } else { even };
         all.extend(job.group(group, share, looker, sink, cancel)?.map(|swept| (group, swept)));
     }
-    let everyone = More::Decide(job.processes());
     // What the others did not need goes to those that it was not enough for.
     let mut pass = |how: More, span: &Span<'_>, which: &dyn Fn(&Swept) -> bool, all: &mut [(&Group<'_>, Swept)]| {
         let total = all.iter().filter(|(_, s)| which(s)).count();
@@ -304,14 +306,14 @@ fn calibrate_block(
         }
         Ok::<(), Error>(())
     };
-    for how in [More::Decide(crossing::NEAR), everyone, everyone] {
-        pass(how, &deciding, &|s| s.undecided, &mut all)?;
+    for _ in 0..AGAIN {
+        pass(More::Decide, &deciding, &|s| s.undecided, &mut all)?;
     }
     pass(More::Shapes, span, &|s| s.crosses(), &mut all)?;
-    pass(everyone, span, &|s| s.cut_short, &mut all)?;
+    pass(More::Decide, span, &|s| s.cut_short, &mut all)?;
     // Where the winner never changes, a curve decides little.
     pass(More::Shapes, span, &|s| !s.crosses(), &mut all)?;
-    pass(everyone, span, &|s| s.undecided, &mut all)?;
+    pass(More::Decide, span, &|s| s.undecided, &mut all)?;
     let work: Vec<_> = all.iter().map(|(g, s)| Ok((job.samples(g, s)?, s.crosses()))).collect::<Result<_>>()?;
     let (curves, left_out) = fits(work, whole, cancel);
     job.without_curve += left_out;
@@ -396,81 +398,4 @@ pub(super) struct Wanted {
     pub(super) op: &'static OpDesc,
     pub(super) dtype: DType,
     pub(super) family: &'static Family,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::base::sink::Collect;
-    use crate::device::sim::{self, Compute, Spec};
-    use crate::jobs::look::{Order, Timed};
-
-    /// A machine whose device takes `slower` times as long from when every op had its turn; and who measured what, in order.
-    struct Drifting<'a> {
-        machine: Here<'a>,
-        slower: f64,
-        ops: usize,
-        looks: Vec<(String, usize)>,
-    }
-
-    impl Looker for Drifting<'_> {
-        fn look(&mut self, order: &Order, process: usize, cancel: &Cancel) -> Result<Option<Timed>> {
-            self.looks.push((order.case.split('/').next().unwrap_or_default().to_string(), process));
-            let turns = 1 + self.looks.windows(2).filter(|w| w[0].0 != w[1].0).count();
-            let factor = if turns > self.ops { self.slower } else { 1.0 };
-            let mut timed = self.machine.look(order, process, cancel)?;
-            timed.iter_mut().flat_map(|t| t.devices.iter_mut().flatten()).for_each(|s| *s *= factor);
-            Ok(timed)
-        }
-    }
-
-    fn study(ops: &[&str], slower: f64) -> (Calibrated, Vec<(String, usize)>) {
-        let cfg = CalibrateConfig {
-            ops: ops.iter().map(|op| crate::op::find(op).unwrap()).collect(),
-            dtypes: vec![DType::F32],
-            residencies: vec![Residency::Resident],
-            cpu_variant: None,
-            margin: 1.1,
-            budget: Duration::from_secs(600),
-            range: Some((1024, 2 << 20)),
-            allow_software: false,
-            seed: 1,
-            processes: CalibrateConfig::PROCESSES,
-            earlier: None,
-            kernels: KernelCache::off(),
-            telemetry: Telemetry::cards,
-        };
-        let open = |process| {
-            let spec = Spec { process, ..sim::spec("h200").unwrap() };
-            let (cpu, gpu) = sim::open_spec(spec, Compute::None).unwrap();
-            Rig { devices: vec![gpu], cpu, absent: Vec::new() }
-        };
-        let rigs: Vec<Rig> = (0..11).map(open).collect();
-        let rigs: Vec<&Rig> = rigs.iter().collect();
-        let machine = Here::new(&rigs, None, &cfg.kernels);
-        let mut looker = Drifting { machine, slower, ops: ops.len(), looks: Vec::new() };
-        let how = How { study: true, ..How::default() };
-        let done = run_with(&cfg, rigs[0], &mut looker, how, &mut Collect::default(), &Cancel::new()).unwrap();
-        (done, looker.looks)
-    }
-
-    /// What the machine does while one key is measured is not how it is: the later processes see it minutes later, and an interval
-    /// that a drift has moved is no narrow one.
-    #[test]
-    fn the_first_processes_see_every_key_before_the_others_see_one() {
-        let ops = ["exp", "sqrt", "tanh"];
-        let width = |done: &Calibrated| -> Vec<f64> {
-            let ci = |r: &CalibrateRecord| r.ci.map(|[low, high]| high as f64 / low as f64);
-            done.records.iter().filter_map(ci).collect()
-        };
-        let (steady, looks) = study(&ops, 1.0);
-        let later = looks.iter().position(|(_, process)| *process >= 3).expect("more processes near a crossing");
-        for op in ops {
-            assert!(looks[..later].iter().any(|(seen, _)| seen == op), "{op} after process {}", looks[later].1);
-        }
-        let narrow = width(&steady);
-        assert!(narrow.len() == ops.len() && narrow.iter().all(|w| *w < 1.25), "{narrow:?}");
-        let wide = width(&study(&ops, 1.6).0);
-        assert!(wide.iter().all(|w| *w > 1.3), "{wide:?} where the device slowed down, {narrow:?} where it did not");
-    }
 }

@@ -316,7 +316,7 @@ impl<'s, 'a> Running<'s, 'a> {
     /// Follows the plan of each residency; what several ask for is measured together. `most`: processes.
     fn decide(&mut self, most: usize) -> Result<Vec<Outcome>> {
         let n = most.min(self.sweep.processes);
-        let plan = Plan { processes: [3.min(n), crossing::NEAR.min(n), n], ..Plan::new(self.out.state.grid.clone()) };
+        let plan = Plan { processes: [3.min(n), 5.min(n), n], ..Plan::new(self.out.state.grid.clone()) };
         let count = self.out.state.series.len();
         let nothing = || vec![Outcome::Inconclusive("nothing was measured"); count];
         let mut known: Vec<Option<Outcome>> = vec![None; count];
