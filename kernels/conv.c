@@ -115,7 +115,7 @@ KERNEL_WG(conv2d_bwd_weight, GROUP, 1, 1)
 
 /* Convolutions as products. The one factor is never made but gathered tile by tile (implicit im2col): a group computes TM rows
    by TN columns in steps of TK terms through local memory. ty and tx are a work-item's place; it holds RM by RN sums. */
-#define PLACE                                                                                                          \
+#define PLACE(acc)                                                                                                     \
     u32 lid = LID(0);                                                                                                  \
     u32 tx = lid % (TN / RN);                                                                                          \
     u32 ty = lid / (TN / RN);                                                                                          \
@@ -125,7 +125,7 @@ KERNEL_WG(conv2d_bwd_weight, GROUP, 1, 1)
             acc[i][j] = (ACC)0;                                                                                        \
         }                                                                                                              \
     }
-#define ADD_PRODUCT(rows, columns)                                                                                     \
+#define ADD_PRODUCT(acc, rows, columns)                                                                                \
     BARRIER();                                                                                                         \
     for (u32 p = 0; p < TK; p++) {                                                                                     \
         ACC left[RM];                                                                                                  \
@@ -142,7 +142,7 @@ KERNEL_WG(conv2d_bwd_weight, GROUP, 1, 1)
             }                                                                                                          \
         }                                                                                                              \
     }                                                                                                                  \
-    BARRIER()
+    BARRIER();
 
 /* y: filters by pixels of one image and filter group; a column is what a result sees. */
 KERNEL_WG(conv2d_tiled, GROUP, 1, 1)
@@ -150,7 +150,7 @@ KERNEL_WG(conv2d_tiled, GROUP, 1, 1)
     SHARED ACC tile_f[TK][TM + 1];
     SHARED ACC tile_x[TK][TN + 1];
     NARROW;
-    PLACE
+    PLACE(acc);
     INDEX pixels = ho * wo;
     INDEX depth = cg * kh * kw;
     INDEX across = (pixels + TN - 1) / TN;
@@ -185,7 +185,7 @@ KERNEL_WG(conv2d_tiled, GROUP, 1, 1)
             }
             tile_x[e / TN][e % TN] = v;
         }
-        ADD_PRODUCT(tile_f, tile_x);
+        ADD_PRODUCT(acc, tile_f, tile_x);
     }
     image = batch / (INDEX)group_ * (co * pixels) + part * og * CS(ho, wo);
     for (u32 i = 0; i < RM; i++) {
@@ -212,7 +212,7 @@ KERNEL_WG(conv2d_bwd_data_tiled, GROUP, 1, 1)
     SHARED ACC tile_f[TK][TM + 1];
     SHARED ACC tile_g[TK][TN + 1];
     NARROW;
-    PLACE
+    PLACE(acc);
     INDEX pixels = h * w;
     INDEX size = cg * kh * kw;
     INDEX depth = og * kh * kw;
@@ -248,7 +248,7 @@ KERNEL_WG(conv2d_bwd_data_tiled, GROUP, 1, 1)
             }
             tile_g[e / TN][e % TN] = v;
         }
-        ADD_PRODUCT(tile_f, tile_g);
+        ADD_PRODUCT(acc, tile_f, tile_g);
     }
     INDEX to = batch / (INDEX)group_ * (c * pixels) + part * cg * CS(h, w);
     for (u32 i = 0; i < RM; i++) {
@@ -280,7 +280,7 @@ KERNEL_WG(conv2d_bwd_weight_tiled, GROUP, 1, 1)
     SHARED ACC tile_g[TK][TM + 1];
     SHARED ACC tile_x[TK][TN + 1];
     NARROW;
-    PLACE
+    PLACE(acc);
     INDEX pixels = ho * wo;
     INDEX depth = n * pixels;
     INDEX size = cg * kh * kw;
@@ -319,7 +319,7 @@ KERNEL_WG(conv2d_bwd_weight_tiled, GROUP, 1, 1)
             }
             tile_x[e % TK][e / TK] = v;
         }
-        ADD_PRODUCT(tile_g, tile_x);
+        ADD_PRODUCT(acc, tile_g, tile_x);
     }
     for (u32 i = 0; i < RM; i++) {
         INDEX filter = row0 + ty + i * (TM / RM);

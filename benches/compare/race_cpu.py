@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Races gpuctl's CPU kernels against PyTorch, MKL and NumPy's OpenBLAS on the same machine at the same time.
+"""Races gpuctl's CPU kernels against PyTorch, MKL, NumPy's OpenBLAS and rten on the same machine at the same time.
 
 Usage: benches/compare/race_cpu.py SERVER [--only gemm,conv,stream,math,nn] [--threads 2,1] [--rounds 5] [--json FILE]
-SERVER is the bench target `cpu` (cargo bench --bench cpu --no-run says where it lies). The rivals come from pip
-(benches/compare/fetch-rivals). Each side is one process that waits for requests, so that only one of them computes at a
+SERVER is the bench target `cpu` (cargo bench --bench cpu --no-run says where it lies). The rivals come from pip and, rten, from
+crates.io (benches/compare/fetch-rivals). Each side is one process that waits for requests, so that only one of them computes at a
 time; they take turns, round by round, on operands and results that exist. A rival's threads are given time to fall asleep
 before the next side begins. Printed: the best rival by its median, and the median of its time by ours over the rounds
 (above 1: gpuctl is faster), with the smallest and the largest. Convolutions: each side in the better of its two layouts.
@@ -34,6 +34,8 @@ CONV = [(3, 224, 224, 64, 7, 2, 3, 1), (64, 56, 56, 64, 1, 1, 0, 1), (64, 56, 56
         (128, 56, 56, 128, 3, 2, 1, 128), (512, 14, 14, 512, 3, 1, 1, 512), (512, 14, 14, 512, 1, 1, 0, 1)]
 SIZES = [1000, 1 << 16, 1 << 20, 1 << 24]
 STREAM = ["add", "mul", "copy", "sum", "relu", "sqrt", "axpy", "dot", "max"]
+# Rivals with more than products.
+MANY = ("torch", "rten")
 MATH = ["exp", "log", "tanh", "sigmoid", "gelu", "sin", "cos", "pow"]
 
 
@@ -243,7 +245,7 @@ def main():
     parser.add_argument("--threads", default=f"{len(os.sched_getaffinity(0))},1")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.1, help="per side, case and round")
-    parser.add_argument("--rivals", default="torch,mkl,numpy")
+    parser.add_argument("--rivals", default="torch,mkl,numpy,rten")
     parser.add_argument("--json")
     args = parser.parse_args()
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target") / "rivals"
@@ -253,9 +255,10 @@ def main():
     for threads in (int(t) for t in args.threads.split(",")):
         env = {**os.environ, "PYTHONPATH": ":".join(packages), "OMP_NUM_THREADS": str(threads), "MKL_DYNAMIC": "FALSE",
                "MKL_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": str(threads), "MKL_THREADING_LAYER": "GNU",
-               "RACE_MKL": mkl[-1] if mkl else ""}
-        wanted = [r for r in args.rivals.split(",") if r == "torch" or "gemm" in groups]
-        rivals = {r: Side([sys.executable, __file__, "--rival", r, str(threads)], env) for r in wanted}
+               "RAYON_NUM_THREADS": str(threads), "RACE_MKL": mkl[-1] if mkl else ""}
+        wanted = [r for r in args.rivals.split(",") if r in MANY or "gemm" in groups]
+        command = lambda r: [target / "bin" / "rten-rival"] if r == "rten" else [sys.executable, __file__, "--rival", r]
+        rivals = {r: Side([*map(str, command(r)), str(threads)], env) for r in wanted}
         versions.update({r: side.heard() for r, side in rivals.items()})
         ours = Side([args.server, "--serve"], dict(os.environ))
         if threads == int(args.threads.split(",")[0]):
@@ -277,7 +280,7 @@ def main():
                 if bad:
                     break
                 for r, side in rivals.items():
-                    if r == "torch" or told[0] == "gemm":
+                    if r in MANY or told[0] == "gemm":
                         for form, t in side.ask(json.dumps([*told, args.seconds])).items():
                             times.setdefault(f"{r} {form}", []).append(t)
                         # A waiting thread of OpenBLAS spins for 2^26 cycles.
