@@ -442,6 +442,7 @@ fn cases(tier: Tier, many_groups: bool) -> Vec<CaseSpec> {
             ([2, 36, 8, 10, 4, 2, 3], vec![group(2), dilations(&[2, 1]), pads(&[1, 2])], Fill::Special),
             ([1, 65, 9, 9, 6, 3, 3], vec![pads(&[2, 2])], Fill::Cancelling),
             ([1, 16, 5, 13, 3, 2, 3], vec![pads(&[1, 1])], Fill::Uniform),
+            ([1, 16, 6, 7, 5, 3, 3], vec![], Fill::Special),
             ([2, 48, 7, 7, 6, 3, 2], vec![group(3), nhwc(), dilations(&[1, 2])], Fill::Wide),
             ([1, 32, 13, 12, 9, 5, 4], vec![pads(&[2, 1, 0, 3])], Fill::Positive),
             ([1, 1, 1, 600_001, 1, 1, 3], vec![strides(&[1, 3]), pads(&[0, 1])], Fill::Integer),
