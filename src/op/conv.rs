@@ -134,7 +134,8 @@ static CONV2D_BWD_DATA: OpDesc = OpDesc {
     tolerance: Tolerance::Gamma(|c| terms(c, Makes::X)),
     grad: SECOND_ORDER,
     kernels: &[
-        Kernel { plan: plan_window::data_tiled_c, ..TILED_C },
+        // Not for CUDA: its sums would lie in memory (64 bytes of stack), since a loop around them mends those that are NaN.
+        Kernel { body: Body::Opencl(C_TEXT), plan: plan_window::data_tiled_c, ..TILED_C },
         Kernel { plan: plan_window::data_c, ..DIRECT_C },
         Kernel { plan: plan_wgsl_window::data_tiled, ..TILED_WGSL },
         Kernel { plan: plan_wgsl_window::data, ..DIRECT_WGSL },
