@@ -289,6 +289,9 @@ def main():
                 print(f"{name:<62} {bad}", flush=True)
                 rows.append({"case": name, "threads": threads, "error": bad})
                 continue
+            if not times:
+                # None of the rivals that were asked for has it.
+                continue
             layout = min(own, key=lambda l: records.median(t for t, _ in own[l]))
             mine, variant = [t for t, _ in own[layout]], own[layout][-1][1]
             best = min(times, key=lambda r: records.median(times[r]))
