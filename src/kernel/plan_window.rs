@@ -149,7 +149,7 @@ pub fn weight(_: &Kernel, case: &Case, _: &DeviceInfo) -> Result<Plan> {
 pub fn forward_c(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
     c(case, info, Makes::Y)
 }
-/// Results and terms of a tile, and results side by side per work-item, of `conv2d_tiled`.
+/// Results and terms of a tile, and results side by side per work-item, of the tiled entries.
 const TILE: u64 = 64;
 const TERMS: u64 = 16;
 const ACROSS: u64 = 4;
