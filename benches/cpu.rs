@@ -4,9 +4,9 @@
 //! variant of `-` is the one that a call would get; each answer is one line of JSON. Between two requests every thread
 //! sleeps, so that a rival has the processors for itself.
 //!
-//! With `-- --accuracy [STEP]` it computes every STEPth f32 (all, without one) with every instruction set and prints the
-//! largest error in units of the last place against the standard library's function in f64, and for pow that of as many
-//! pairs: docs/cpu.md has the table.
+//! With `-- --accuracy [STEP] [FUNCTION...]` it computes every STEPth f32 (all, without one) with every instruction set and prints
+//! the largest error in units of the last place against the standard library's function in f64, and for pow that of as many
+//! pairs: docs/cpu.md has the table. Without a name all functions.
 //!
 //! With `-- --callers` it tells what eight threads that call at once get done, against one.
 //!
@@ -268,7 +268,11 @@ const SPECIAL: [f32; 16] = [
     1.0 + f32::EPSILON,
 ];
 
-fn accuracy(step: usize) -> Result<()> {
+fn accuracy(step: usize, only: &[String]) -> Result<()> {
+    let wanted = |name: &str| only.is_empty() || only.iter().any(|o| o == name);
+    if let Some(unknown) = only.iter().find(|o| *o != "pow" && FUNCTIONS.iter().all(|(name, _)| name != o)) {
+        return Err(Error::new(Code::BadArgument, format!("'{unknown}': no function of the table")));
+    }
     let mut isas: Vec<Isa> = Vec::new();
     for name in ["baseline", "avx2", "avx512"] {
         let isa = Isa::capped(name)?;
@@ -286,9 +290,12 @@ fn accuracy(step: usize) -> Result<()> {
         });
         println!("| {name} |{}", cells.collect::<String>());
     };
-    for (name, f) in FUNCTIONS {
+    for (name, f) in FUNCTIONS.into_iter().filter(|(name, _)| wanted(name)) {
         let given = |i: u64| [f32::from_bits(i as u32), 0.0];
         tell(name, 1, worst(name, step, &isas, 1, given, |x| f(f64::from(x[0])))?);
+    }
+    if !wanted("pow") {
+        return Ok(());
     }
     let rng = Philox::new(8);
     let specials: Vec<f32> = SPECIAL.iter().flat_map(|v| [*v, -*v]).collect();
@@ -431,7 +438,10 @@ fn main() -> Result<ExitCode> {
         match args.first().map(String::as_str) {
             Some("--serve") => serve()?,
             Some("--callers") => callers()?,
-            Some("--accuracy") => accuracy(args.get(1).and_then(|a| a.parse().ok()).unwrap_or(1))?,
+            Some("--accuracy") => {
+                let step = args.get(1).and_then(|a| a.parse().ok());
+                accuracy(step.unwrap_or(1), &args[1 + usize::from(step.is_some())..])?
+            }
             _ if !loops(&args)? => return Ok(ExitCode::FAILURE),
             _ => {}
         }

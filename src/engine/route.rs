@@ -3,6 +3,8 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, OnceLock};
 
+use smallvec::SmallVec;
+
 use crate::base::{Attr, Attrs, Case, Code, DType, Error, HostTensor, Result};
 use crate::device::tap::Labelled;
 use crate::kernel::cpu::Call as NativeCall;
@@ -106,7 +108,7 @@ impl Direct {
         let mut direct = Direct {
             variant: choice.kernel.variant,
             run,
-            call: NativeCall { dtype: step.dtype, params: step.params.clone() },
+            call: NativeCall { dtype: step.dtype, params: SmallVec::from_slice(&step.params) },
             ins: Vec::new(),
             outs: Vec::new(),
             begin: Vec::new(),
@@ -153,7 +155,7 @@ impl Direct {
         }
         let mut args = NativeArgs {
             ins: self.ins.iter().filter_map(|i| inputs.get(*i)).map(|t| t.bytes()).collect(),
-            outs: Vec::with_capacity(self.outs.len()),
+            outs: SmallVec::new(),
         };
         let mut free: [Option<&mut HostTensor>; 4] = [const { None }; 4];
         if outputs.len() > free.len() {

@@ -77,7 +77,7 @@ const fn record(
 
 /// Declares a function of one float: expression on the CPU, in C, in WGSL; oracle; rule for its error.
 macro_rules! unary_op {
-    ($id:ident $name:literal onnx $onnx:literal $doc:literal, cpu |$x:ident| $body:expr $(, but $leaves:expr $(=> $instead:expr)?)?
+    ($id:ident $name:literal onnx $onnx:literal $doc:literal, cpu |$x:ident| $body:expr $(, but $measure:ident above $most:ident $(=> $instead:expr)?)?
      $(, alone |$real:ident| $alone:expr)?, work $work:literal, c $c:literal, wgsl $wgsl:literal on $wd:expr, oracle $oracle:expr, $tolerance:expr, over $low:literal..$high:literal, flops $flops:literal) => {
         static $id: OpDesc = {
             #[derive(Clone, Copy)]
@@ -97,8 +97,12 @@ macro_rules! unary_op {
                 $(
                     const LEAVES_OUT: bool = true;
                     #[inline(always)]
-                    fn leaves_out<R: Real>($x: R) -> bool {
-                        $leaves
+                    fn measure<R: Real>(x: R) -> R::Bits {
+                        x.$measure()
+                    }
+                    #[inline(always)]
+                    fn most<R: Real>() -> R::Bits {
+                        R::$most
                     }
                     $(
                         const WHOLE: bool = true;
@@ -232,19 +236,19 @@ static RECIPROCAL: OpDesc = {
 };
 
 unary_op!(EXP "exp" onnx "Exp" "y = e^x, elementwise.",
-    cpu |x| x.exp_near::<S>(), but !x.is_near() => x.exp::<S>(), work 20, c "exp(x)", wgsl "exp(x)" on WGSL_FLOATS,
+    cpu |x| x.exp_near::<S>(), but magnitude above NEAR => x.exp::<S>(), work 20, c "exp(x)", wgsl "exp(x)" on WGSL_FLOATS,
     oracle Exact::exp, Tolerance::Function("exp"), over -10.0..10.0, flops 1);
 
 unary_op!(LOG "log" onnx "Log" "y = natural logarithm of x; -infinity at 0, NaN below.",
-    cpu |x| x.ln_normal::<S>(), but !x.is_positive_normal() => x.ln::<S>(), alone |R| !S::FMA || R::WIDE, work 20, c "log(x)", wgsl "log(x)" on WGSL_FLOATS,
+    cpu |x| x.ln_normal::<S>(), but above_least above FINITE => x.ln::<S>(), alone |R| !S::FMA || R::WIDE, work 20, c "log(x)", wgsl "log(x)" on WGSL_FLOATS,
     oracle Exact::log, Tolerance::Function("log"), over 0.0..10.0, flops 1);
 
 unary_op!(SIN "sin" onnx "Sin" "y = sine of x in radians; of an infinity NaN.",
-    cpu |x| x.sin::<S>(), but x.is_wide_angle(), alone |R| !S::FMA || R::WIDE, work 20, c "sin(x)", wgsl "sin(x)" on WGSL_FLOATS,
+    cpu |x| x.sin::<S>(), but magnitude above ANGLE, alone |R| !S::FMA || R::WIDE, work 20, c "sin(x)", wgsl "sin(x)" on WGSL_FLOATS,
     oracle Exact::sin, Tolerance::Function("sin"), over -3.0..3.0, flops 1);
 
 unary_op!(COS "cos" onnx "Cos" "y = cosine of x in radians; of an infinity NaN.",
-    cpu |x| x.cos::<S>(), but x.is_wide_angle(), alone |R| !S::FMA || R::WIDE, work 20, c "cos(x)", wgsl "cos(x)" on WGSL_FLOATS,
+    cpu |x| x.cos::<S>(), but magnitude above ANGLE, alone |R| !S::FMA || R::WIDE, work 20, c "cos(x)", wgsl "cos(x)" on WGSL_FLOATS,
     oracle Exact::cos, Tolerance::Function("cos"), over -3.0..3.0, flops 1);
 
 unary_op!(TAN "tan" onnx "Tan" "y = tangent of x in radians; of an infinity NaN.",

@@ -7,6 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use bytemuck::{Pod, Zeroable};
+use smallvec::SmallVec;
 
 use crate::base::blas::{CpuBlas, Fit, fit};
 use crate::base::facts::Facts;
@@ -253,6 +254,8 @@ impl Core {
     }
 }
 
+/// Buffers of a launch that need no memory to be kept track of.
+const BUFFERS: usize = 4;
 /// Marks that are remembered; the trait promises 64.
 const MARKS: usize = 128;
 
@@ -265,6 +268,29 @@ struct CpuQueue {
     /// Number of the first of them.
     first: u64,
     _ticket: super::Ticket,
+}
+
+/// An argument of a launch.
+struct Used<'b> {
+    buffer: &'b CpuBuffer,
+    arg: usize,
+    write: bool,
+}
+
+impl Used<'_> {
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self.buffer).addr()
+    }
+}
+
+enum Guard<'b> {
+    Read(RwLockReadGuard<'b, Vec<Line>>),
+    Write(RwLockWriteGuard<'b, Vec<Line>>),
+}
+
+enum View<'b> {
+    Read(&'b [u8]),
+    Write(&'b mut [u8]),
 }
 
 impl CpuQueue {
@@ -320,62 +346,52 @@ impl Queue for CpuQueue {
     fn launch(&mut self, launch: &Launch) -> Result<()> {
         let program = launch.program.raw::<CpuProgram>(self.serial)?;
         // Each buffer is locked once, in order of address, so that threads sharing buffers cannot deadlock.
-        let mut order: Vec<(usize, usize, bool)> = Vec::with_capacity(launch.args.len());
-        for (i, slice) in launch.args.iter().enumerate() {
+        let mut used = SmallVec::<[Used<'_>; BUFFERS]>::new();
+        for (arg, slice) in launch.args.iter().enumerate() {
             slice.buffer.check(slice.offset, slice.bytes)?;
             if slice.offset % 64 != 0 {
                 return Err(Error::new(Code::BufferBounds, "slices on the CPU start at multiples of 64 bytes"));
             }
-            let address = std::ptr::from_ref(slice.buffer.raw::<CpuBuffer>(self.serial)?).addr();
-            order.push((address, i, launch.writes.get(i).copied().unwrap_or(false)));
+            let buffer = slice.buffer.raw::<CpuBuffer>(self.serial)?;
+            used.push(Used { buffer, arg, write: launch.writes.get(arg).copied().unwrap_or(false) });
         }
-        order.sort_unstable();
-        if order.windows(2).any(|w| w[0].0 == w[1].0 && (w[0].2 || w[1].2)) {
+        used.sort_unstable_by_key(|u| (u.address(), u.arg));
+        if used.windows(2).any(|w| w[0].address() == w[1].address() && (w[0].write || w[1].write)) {
             return Err(Error::new(Code::BadArgument, "a written buffer may appear only once in a launch"));
         }
-        enum Guard<'b> {
-            Read(RwLockReadGuard<'b, Vec<Line>>),
-            Write(RwLockWriteGuard<'b, Vec<Line>>),
+        let mut guards = SmallVec::<[Guard<'_>; BUFFERS]>::new();
+        for same in used.chunk_by(|a, b| a.address() == b.address()) {
+            let lock = &same[0].buffer.0;
+            guards.push(if same[0].write {
+                Guard::Write(lock.write().unwrap_or_else(PoisonError::into_inner))
+            } else {
+                Guard::Read(lock.read().unwrap_or_else(PoisonError::into_inner))
+            });
         }
-        let mut guards: Vec<(usize, Guard<'_>)> = Vec::with_capacity(order.len());
-        for (address, i, write) in &order {
-            if guards.last().is_some_and(|(a, _)| a == address) {
-                continue;
-            }
-            let buffer = &launch.args[*i].buffer;
-            let guard =
-                if *write { Guard::Write(self.write_guard(buffer)?) } else { Guard::Read(self.read_guard(buffer)?) };
-            guards.push((*address, guard));
-        }
-        enum View<'b> {
-            Read(&'b [u8]),
-            Write(Option<&'b mut [u8]>),
-        }
-        let mut views: Vec<(usize, View<'_>)> = guards
-            .iter_mut()
-            .map(|(address, guard)| {
-                let view = match guard {
-                    Guard::Read(g) => View::Read(bytemuck::cast_slice(g.as_slice())),
-                    Guard::Write(g) => View::Write(Some(bytemuck::cast_slice_mut(g.as_mut_slice()))),
-                };
-                (*address, view)
-            })
-            .collect();
-        let mut args = NativeArgs { ins: Vec::new(), outs: Vec::new() };
-        for slice in &launch.args {
-            let address = std::ptr::from_ref(slice.buffer.raw::<CpuBuffer>(self.serial)?).addr();
-            let Some((_, view)) = views.iter_mut().find(|(a, _)| *a == address) else { continue };
-            match view {
-                View::Read(bytes) => args.ins.push(&bytes[range(slice.offset, slice.bytes)]),
-                View::Write(bytes) => {
-                    if let Some(bytes) = bytes.take() {
-                        args.outs.push(&mut bytes[range(slice.offset, slice.bytes)]);
-                    }
+        let mut views = SmallVec::<[View<'_>; BUFFERS]>::new();
+        views.resize_with(used.len(), || View::Read(&[]));
+        for (same, guard) in used.chunk_by(|a, b| a.address() == b.address()).zip(&mut guards) {
+            let of = |u: &Used<'_>| range(launch.args[u.arg].offset, launch.args[u.arg].bytes);
+            match guard {
+                Guard::Read(lines) => {
+                    let bytes: &[u8] = bytemuck::cast_slice(lines.as_slice());
+                    same.iter().for_each(|u| views[u.arg] = View::Read(&bytes[of(u)]));
+                }
+                Guard::Write(lines) => {
+                    let bytes: &mut [u8] = bytemuck::cast_slice_mut(lines.as_mut_slice());
+                    views[same[0].arg] = View::Write(&mut bytes[of(&same[0])]);
                 }
             }
         }
+        let mut args = NativeArgs { ins: SmallVec::new(), outs: SmallVec::new() };
+        for view in views {
+            match view {
+                View::Read(bytes) => args.ins.push(bytes),
+                View::Write(bytes) => args.outs.push(bytes),
+            }
+        }
         let ctx = self.core.ctx();
-        let call = Call { dtype: program.dtype, params: launch.params.clone() };
+        let call = Call { dtype: program.dtype, params: SmallVec::from_slice(&launch.params) };
         (program.run)(&ctx, &mut args, &call)
     }
 

@@ -18,10 +18,16 @@ pub trait Unary: Copy + Send + Sync + 'static {
     const WORK: usize = 0;
     /// The expression.
     fn apply<S: Style, R: Real>(x: R) -> R;
-    /// True for arguments that the expression is not for.
+    /// What is looked at: the expression is not for arguments of which it is above [`Unary::most`]. So a loop keeps the largest
+    /// and compares once.
     #[inline(always)]
-    fn leaves_out<R: Real>(_: R) -> bool {
-        false
+    fn measure<R: Real>(_: R) -> R::Bits {
+        R::Bits::default()
+    }
+    /// See [`Unary::measure`].
+    #[inline(always)]
+    fn most<R: Real>() -> R::Bits {
+        R::Bits::default()
     }
     /// What is used for them, one at a time; or, as a whole, for the block that one of them is in.
     #[inline(always)]
@@ -58,9 +64,10 @@ impl<U: Unary, R: Real> Job for Map<'_, U, R> {
     type Out = ();
     #[inline(always)]
     fn run<S: Style>(self) {
+        let leaves_out = |x: R| U::measure(x) > U::most::<R>();
         if S::TEXTBOOK || U::one_by_one::<S, R>() {
             for (y, x) in self.y.iter_mut().zip(self.x) {
-                let leave = !S::TEXTBOOK && U::leaves_out(*x);
+                let leave = !S::TEXTBOOK && leaves_out(*x);
                 *y = if leave { U::instead::<S, R>(*x) } else { U::apply::<S, R>(*x) };
             }
             return;
@@ -71,14 +78,14 @@ impl<U: Unary, R: Real> Job for Map<'_, U, R> {
         }
         // Blocks that are still in the first-level cache when it is known whether one of their arguments was left out.
         for (y, x) in self.y.chunks_mut(LOOK).zip(self.x.chunks(LOOK)) {
-            let mut out = 0u32;
+            let mut largest = U::most::<R>();
             each!(x, &mut *y, |x| {
-                out |= u32::from(U::leaves_out(x));
+                largest = largest.max(U::measure(x));
                 U::apply::<S, R>(x)
             });
-            if out != 0 {
+            if largest > U::most::<R>() {
                 for (y, x) in y.iter_mut().zip(x) {
-                    if U::WHOLE || U::leaves_out(*x) {
+                    if U::WHOLE || leaves_out(*x) {
                         *y = U::instead::<S, R>(*x);
                     }
                 }

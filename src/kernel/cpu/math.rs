@@ -27,8 +27,17 @@ pub trait Real:
     + Div<Output = Self>
     + Neg<Output = Self>
 {
+    /// Whole numbers of the same width.
+    type Bits: Copy + Ord + Default;
     /// True for f64.
     const WIDE: bool = size_of::<Self>() == 8;
+    /// The largest [`Real::magnitude`] for which e^x and e^-x are normal numbers, and the largest whose sine and cosine need no more
+    /// than [`Real::sin`] and [`Real::cos`] of a style that has vectors.
+    const NEAR: Self::Bits;
+    /// See [`Real::NEAR`].
+    const ANGLE: Self::Bits;
+    /// [`Real::above_least`] of the largest number.
+    const FINITE: Self::Bits;
     /// From f64, rounded.
     fn of(x: f64) -> Self;
     /// To f64.
@@ -37,15 +46,14 @@ pub trait Real:
     fn fma<S: Style>(self, b: Self, c: Self) -> Self;
     /// e^x.
     fn exp<S: Style>(self) -> Self;
-    /// e^x where [`Real::is_near`]: the same bits with half the work.
+    /// e^x up to [`Real::NEAR`]: the same bits with half the work.
     fn exp_near<S: Style>(self) -> Self;
-    /// q, s and t such that e^(x + low) = (1 + q)·s·t for a tiny `low`, s and t being powers of two: one alone could leave the
-    /// range. 1 + q is not rounded yet.
-    fn exp_parts<S: Style>(self, low: Self) -> (Self, Self, Self);
-    /// q and s such that e^x = (1 + q)·s for x <= 0; s is a power of two, subnormal or zero if it must be. 1 + q is not rounded yet.
-    fn exp_of_negative<S: Style>(self) -> (Self, Self);
-    /// True if e^x and e^-x are normal numbers.
-    fn is_near(self) -> bool;
+    /// 1/(1 + e^-x).
+    fn logistic<S: Style>(self) -> Self;
+    /// |x| as whole numbers in its order, NaN above infinity.
+    fn magnitude(self) -> Self::Bits;
+    /// Positive normal numbers as whole numbers in their order, the least of all first; everything else above [`Real::FINITE`].
+    fn above_least(self) -> Self::Bits;
     /// Hyperbolic tangent.
     fn tanh<S: Style>(self) -> Self;
     /// The same by expm1, whatever the style.
@@ -62,14 +70,10 @@ pub trait Real:
     fn ln<S: Style>(self) -> Self;
     /// Natural logarithm of a positive normal number.
     fn ln_normal<S: Style>(self) -> Self;
-    /// True for positive normal numbers.
-    fn is_positive_normal(self) -> bool;
-    /// Sine; with a style that has vectors only where [`Real::is_wide_angle`] is false.
+    /// Sine; with a style that has vectors only up to [`Real::ANGLE`].
     fn sin<S: Style>(self) -> Self;
     /// Cosine; as the sine.
     fn cos<S: Style>(self) -> Self;
-    /// True for arguments whose sine and cosine only [`Textbook`](super::simd::Textbook) finds.
-    fn is_wide_angle(self) -> bool;
     /// Tangent (standard library).
     fn tan(self) -> Self;
     /// x^y by C99's rules for special values; with a style that has vectors only where [`Real::is_odd_power`] is false.
@@ -94,22 +98,12 @@ macro_rules! functions {
             if S::FMA { elementary::log_normal::<S>(self, 0) } else { f32::ln(self) }
         }
         #[inline(always)]
-        fn is_positive_normal(self) -> bool {
-            // As integers: negative numbers lie above all positive ones.
-            self.to_bits().wrapping_sub(f32::MIN_POSITIVE.to_bits())
-                < f32::INFINITY.to_bits() - f32::MIN_POSITIVE.to_bits()
-        }
-        #[inline(always)]
         fn sin<S: Style>(self) -> f32 {
             if S::FMA { elementary::sine::<S>(self, 0) } else { f32::sin(self) }
         }
         #[inline(always)]
         fn cos<S: Style>(self) -> f32 {
             if S::FMA { elementary::sine::<S>(self, 1) } else { f32::cos(self) }
-        }
-        #[inline(always)]
-        fn is_wide_angle(self) -> bool {
-            elementary::wide_angle(self)
         }
         #[inline(always)]
         fn pow<S: Style>(self, y: f32) -> f32 {
@@ -134,20 +128,12 @@ macro_rules! functions {
             f64::ln(self)
         }
         #[inline(always)]
-        fn is_positive_normal(self) -> bool {
-            true
-        }
-        #[inline(always)]
         fn sin<S: Style>(self) -> f64 {
             f64::sin(self)
         }
         #[inline(always)]
         fn cos<S: Style>(self) -> f64 {
             f64::cos(self)
-        }
-        #[inline(always)]
-        fn is_wide_angle(self) -> bool {
-            false
         }
         #[inline(always)]
         fn pow<S: Style>(self, y: f64) -> f64 {
@@ -174,9 +160,14 @@ macro_rules! reduced {
 }
 
 macro_rules! real {
-    ($t:tt, $bits:ident, $ibits:ident, $mant:literal, $bias:literal, $low:literal, $high:literal, $near:literal, $sat:literal,
+    ($t:tt, $bits:ident, $ibits:ident, $mant:literal, $bias:literal, $low:literal, $high:literal, $near:literal, $one:literal, $sat:literal,
      $ln2_hi:expr, $ln2_lo:expr, $magic:expr, [$($c:expr),*]) => {
         impl Real for $t {
+            type Bits = $ibits;
+            const NEAR: $ibits = <$t>::to_bits($near) as $ibits;
+            const ANGLE: $ibits = <$t>::to_bits(30_000.0) as $ibits;
+            const FINITE: $ibits =
+                ($t::MAX.to_bits().wrapping_sub($t::MIN_POSITIVE.to_bits()) ^ 1 << ($bits::BITS - 1)) as $ibits;
             #[inline(always)]
             fn of(x: f64) -> Self {
                 x as $t
@@ -211,38 +202,38 @@ macro_rules! real {
                 p * $t::from_bits((i.wrapping_add($bias) << $mant) as $bits)
             }
             #[inline(always)]
-            fn exp_parts<S: Style>(self, low: Self) -> (Self, Self, Self) {
-                let x = if self < $low { $low } else { self };
-                let x = if x > $high { $high } else { x };
-                let t = x.fma::<S>(std::$t::consts::LOG2_E, $magic);
+            fn logistic<S: Style>(self) -> Self {
+                if S::TEXTBOOK {
+                    let e = $t::exp(-$t::abs(self));
+                    return (if self < 0.0 { e } else { 1.0 }) / (1.0 + e);
+                }
+                // 2^-32 for f32: sums and quotient are taken of numbers that much smaller, e^104 would leave the range.
+                const LOW: $t = $t::from_bits((($bias - $bias / 4 - 1) as $bits) << $mant);
+                // Beyond, the result is 0 or 1; NaN passes through.
+                let v = if self < $low { $low } else { self };
+                let v = if v > $one { $one } else { v };
+                // e^-v = (1 + q)·s / LOW.
+                let t = v.fma::<S>(-std::$t::consts::LOG2_E, $magic);
                 let n = t - $magic;
-                let r = n.fma::<S>(-$ln2_hi, x);
-                let r = n.fma::<S>(-$ln2_lo, r) + low;
-                let c = [$($c),*];
-                let q = (poly::<S, $t>(r, &c[..c.len() - 1]) * r).fma::<S>(r, r);
-                let i = (t.to_bits() as $ibits).wrapping_sub($magic.to_bits() as $ibits);
-                let half = i >> 1;
-                let pow2 = |e: $ibits| $t::from_bits(((e + $bias) << $mant) as $bits);
-                (q, pow2(half), pow2(i - half))
-            }
-            #[inline(always)]
-            fn exp_of_negative<S: Style>(self) -> (Self, Self) {
-                let x = if self < $low { $low } else { self };
-                let t = x.fma::<S>(std::$t::consts::LOG2_E, $magic);
-                let n = t - $magic;
-                let r = n.fma::<S>(-$ln2_hi, x);
+                let r = n.fma::<S>(-$ln2_hi, -v);
                 let r = n.fma::<S>(-$ln2_lo, r);
                 let c = [$($c),*];
                 let q = (poly::<S, $t>(r, &c[..c.len() - 1]) * r).fma::<S>(r, r);
-                // Two factors: the exponent alone could be too small for the bits of one.
-                let i = (t.to_bits() as $ibits).wrapping_sub($magic.to_bits() as $ibits);
-                let lift: $ibits = 2 * $mant;
-                let down = $t::from_bits((($bias - lift) << $mant) as $bits);
-                (q, $t::from_bits(((i + $bias + lift) << $mant) as $bits) * down)
+                let s = $t::from_bits((t.to_bits() << $mant).wrapping_add(LOW.to_bits()));
+                // 1 + s + q·s with one rounding where 1 + s needs none; where it would, s is added last.
+                let far = v < -8.0;
+                let (first, last) = (if far { LOW } else { LOW + s }, if far { s } else { 0.0 });
+                LOW / (q.fma::<S>(s, first) + last)
             }
             #[inline(always)]
-            fn is_near(self) -> bool {
-                $t::abs(self) <= $near
+            fn magnitude(self) -> Self::Bits {
+                (self.to_bits() & ($bits::MAX >> 1)) as $ibits
+            }
+            #[inline(always)]
+            fn above_least(self) -> Self::Bits {
+                // Without a sign negative numbers and NaN lie above infinity, and what is below the least wraps around; signed
+                // numbers are what vector units compare.
+                (self.to_bits().wrapping_sub($t::MIN_POSITIVE.to_bits()) ^ 1 << ($bits::BITS - 1)) as $ibits
             }
             #[inline(always)]
             fn tanh_by_expm1<S: Style>(self) -> Self {
@@ -320,6 +311,7 @@ real!(
     -104.0,
     89.0,
     87.0,
+    30.0,
     10.0,
     0.693_359_4_f32,
     -2.121_944_4e-4_f32,
@@ -335,6 +327,7 @@ real!(
     -746.0,
     710.0,
     708.0,
+    45.0,
     22.0,
     0.693_147_180_369_123_8_f64,
     1.908_214_929_270_587_7e-10_f64,
@@ -386,6 +379,18 @@ mod tests {
         let exp64 = worst::<f64>(DType::F64, 744.0, Real::exp::<Plain>, Exact::exp);
         let tanh32 = worst::<f32>(DType::F32, 12.0, Real::tanh::<Plain>, Exact::tanh);
         let tanh64 = worst::<f64>(DType::F64, 25.0, Real::tanh::<Plain>, Exact::tanh);
+        let logistic = |x: Exact| {
+            let e = if x.to_f64() < 0.0 { x.exp() } else { x.neg().exp() };
+            (if x.to_f64() < 0.0 { e } else { Exact::f(1.0) }).div(Exact::f(1.0).add(e))
+        };
+        for (name, error) in [
+            ("f32", worst::<f32>(DType::F32, 103.0, Real::logistic::<Plain>, logistic)),
+            ("f32 fused", worst::<f32>(DType::F32, 103.0, Real::logistic::<Fused>, logistic)),
+            ("f64", worst::<f64>(DType::F64, 744.0, Real::logistic::<Plain>, logistic)),
+            ("f64 fused", worst::<f64>(DType::F64, 744.0, Real::logistic::<Fused>, logistic)),
+        ] {
+            assert!(error < 2.0, "logistic {name}: {error}");
+        }
         let std32 = worst::<f32>(DType::F32, 12.0, Real::tanh::<Textbook>, Exact::tanh);
         assert!(exp32 < 1.5 && exp64 < 1.5, "exp {exp32} {exp64}");
         assert!(tanh32 < 2.0 && tanh64 < 4.0 && std32 < 4.0, "tanh {tanh32} {tanh64} {std32}");
@@ -437,7 +442,7 @@ mod tests {
                 (got - want).abs() <= 1e-5 || got == want || got.is_nan() && want.is_nan(),
                 "log {x}: {got} {want}"
             );
-            assert_eq!(x.is_positive_normal(), x.is_normal() && x > 0.0, "{x}");
+            assert_eq!(x.above_least() <= f32::FINITE, x.is_normal() && x > 0.0, "{x}");
             for y in odd.into_iter().chain([2.0, 3.0, 0.5, -3.0, 16_777_217.0]).filter(|y| !x.is_odd_power(*y)) {
                 let (got, want) = (Real::pow::<Fused>(x, y), x.powf(y));
                 let close = (got - want).abs() <= 1e-6 * want.abs();
@@ -447,8 +452,22 @@ mod tests {
         assert_eq!(Real::sin::<Fused>(-0.0f32).to_bits(), (-0.0f32).to_bits());
         assert_eq!(Real::sin::<Fused>(1e-45f32), 1e-45);
         assert_eq!(Real::cos::<Fused>(0.0f32), 1.0);
-        assert_eq!([30_000.0f32, 30_001.0, inf, f32::NAN].map(Real::is_wide_angle), [false, true, true, true]);
-        assert_eq!([87.0f32, -87.5, inf, f32::NAN].map(Real::is_near), [true, false, false, false]);
+        for (v, want) in [(inf, 1.0), (-inf, 0.0), (800.0, 1.0), (-800.0, 0.0), (0.0, 0.5), (-0.0, 0.5)] {
+            assert_eq!(
+                (Real::logistic::<Fused>(v), Real::logistic::<Plain>(f64::from(v))),
+                (want, f64::from(want)),
+                "{v}"
+            );
+        }
+        assert!(Real::logistic::<Fused>(f32::NAN).is_nan() && Real::logistic::<Fused>(f64::NAN).is_nan());
+        assert_eq!(Real::logistic::<Fused>(-103.9f32), 1e-45);
+        assert_eq!(Real::logistic::<Fused>(-745.0f64), 5e-324);
+        assert_eq!(
+            [-30_000.0f32, 30_001.0, -inf, f32::NAN].map(|x| x.magnitude() > f32::ANGLE),
+            [false, true, true, true]
+        );
+        assert_eq!([-87.0f32, -87.5, inf, -f32::NAN].map(|x| x.magnitude() <= f32::NEAR), [true, false, false, false]);
+        assert_eq!([708.0f64, -709.0, f64::NAN].map(|x| x.magnitude() <= f64::NEAR), [true, false, false]);
         // The bits of both forms are the same where both may be used.
         for i in -8700..=8700 {
             let x = i as f32 * 0.01;

@@ -7,6 +7,7 @@ use half::slice::HalfFloatSliceExt;
 
 use crate::base::{DType, Result};
 
+use super::combine;
 use super::dots;
 use super::large::{self, Failure};
 use super::math::Real;
@@ -165,6 +166,8 @@ pub(super) fn single<T: Element + Real + GemmElement + Swept>(
 ) -> Result<()> {
     if c.len() <= FEW && k >= 2 * LEAST && k >= 16 * m.max(n) {
         by_sums(ctx, a, b, (m, n, k), scale, c);
+    } else if m == 1 && b.line_stride == 1 {
+        combine::row(ctx, a, b, k, scale, c);
     } else if n > 1 && dots::multiply(ctx, a, b, (m, n, k), scale, c) {
         // Done.
     } else if large::suits(ctx.isa, (m, n, k)) {
@@ -373,6 +376,8 @@ fn naive<T: bytemuck::Pod, O: Stored<Acc = A>, A: Number>(
 
 #[cfg(test)]
 mod tests {
+    use smallvec::smallvec;
+
     use super::*;
     use crate::kernel::Param;
     use crate::kernel::cpu::{Isa, NativeFn};
@@ -390,17 +395,18 @@ mod tests {
     ) -> Vec<O> {
         let mut c = c.to_vec();
         let mut args = NativeArgs {
-            ins: vec![bytemuck::cast_slice(ab.0), bytemuck::cast_slice(ab.1)],
-            outs: vec![bytemuck::cast_slice_mut(&mut c)],
+            ins: smallvec![bytemuck::cast_slice(ab.0), bytemuck::cast_slice(ab.1)],
+            outs: smallvec![bytemuck::cast_slice_mut(&mut c)],
         };
         f(&CpuCtx { threads: 1, isa, team: None, blas: None }, &mut args, call).unwrap();
+        drop(args);
         c
     }
 
     fn call(dtype: DType, [m, n, k]: [u64; 3], trans: (bool, bool), (alpha, beta): (f64, f64)) -> Call {
         let mut params: Vec<Param> = [m, n, k, trans.0.into(), trans.1.into()].map(Param::U64).to_vec();
         params.extend([Param::scalar(dtype, alpha), Param::scalar(dtype, beta)]);
-        Call { dtype, params }
+        Call { dtype, params: params.into() }
     }
 
     const SHAPES: [[u64; 3]; 14] = [

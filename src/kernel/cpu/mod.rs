@@ -9,6 +9,7 @@ pub mod blas;
 pub mod broadcast;
 pub mod cast;
 mod channels;
+mod combine;
 pub mod conv;
 mod depthwise;
 mod dots;
@@ -42,6 +43,7 @@ pub mod vector;
 pub mod whole;
 
 use bytemuck::Pod;
+use smallvec::SmallVec;
 
 use crate::base::{Code, DType, Error, Result};
 
@@ -73,9 +75,9 @@ pub struct CpuCtx<'a> {
 #[derive(Debug)]
 pub struct NativeArgs<'a> {
     /// Read-only arguments.
-    pub ins: Vec<&'a [u8]>,
+    pub ins: SmallVec<[&'a [u8]; 4]>,
     /// Written arguments; they hold their previous contents.
-    pub outs: Vec<&'a mut [u8]>,
+    pub outs: SmallVec<[&'a mut [u8]; 2]>,
 }
 
 /// Scalars of one call.
@@ -84,7 +86,7 @@ pub struct Call {
     /// Dtype of the operands.
     pub dtype: DType,
     /// Scalars in declared order.
-    pub params: Vec<Param>,
+    pub params: SmallVec<[Param; 8]>,
 }
 
 /// A kernel on the CPU. It must not panic on any sizes that fit the buffers.

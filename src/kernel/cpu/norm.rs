@@ -37,7 +37,7 @@ impl<R: Real> Job for Row<'_, R> {
     #[inline(always)]
     fn run<S: Style>(self) {
         let (top, low) = R::extremes(self.x);
-        let sum = if (low - top).is_near() {
+        let sum = if (low - top).magnitude() <= R::NEAR {
             self.y.exps(self.x, |x| (x - top).exp_near::<S>())
         } else {
             self.y.exps(self.x, |x| (x - top).exp::<S>())

@@ -4,7 +4,8 @@ use half::slice::HalfFloatSliceExt;
 
 use crate::base::Result;
 
-use super::lanes::{onto, summed};
+use super::combine::{ROWS, add_row, add_rows};
+use super::lanes::summed;
 use super::math::Real;
 use super::number::{Element, Number, with_element};
 use super::simd::{Job, Style, dispatch};
@@ -58,17 +59,6 @@ impl<R: Real + Number, E: Wide<Acc = R>> Job for Rows<'_, E, R> {
     }
 }
 
-/// y += a·x for a number x.
-struct Axpy<'a, R>(&'a [R], R, &'a mut [R]);
-
-impl<R: Real> Job for Axpy<'_, R> {
-    type Out = ();
-    #[inline(always)]
-    fn run<S: Style>(self) {
-        onto(self.0, self.2, |y, a| a.fma::<S>(self.1, y));
-    }
-}
-
 struct Problem<A> {
     m: usize,
     n: usize,
@@ -115,11 +105,20 @@ fn typed<E: Wide<Acc = A>, A: Real + Number>(ctx: &CpuCtx<'_>, args: &mut Native
         if !p.trans {
             return dispatch(ctx.isa, Rows { a: &a[first * n..], x, y, p: &p });
         }
-        let mut buffer = Vec::new();
         let mut sums = vec![A::default(); y.len()];
-        for (j, x) in x.iter().enumerate() {
-            let row = E::wide(&a[j * m + first..][..sums.len()], &mut buffer);
-            dispatch(ctx.isa, Axpy(row, *x, &mut sums));
+        let mut buffers = [const { Vec::new() }; ROWS];
+        let row = |j: usize| &a[j * m + first..][..y.len()];
+        let (eights, rest) = x.as_chunks::<ROWS>();
+        for (j, x) in eights.iter().enumerate() {
+            let mut rows = [&[][..]; ROWS];
+            for (i, (wide, buffer)) in rows.iter_mut().zip(&mut buffers).enumerate() {
+                *wide = E::wide(row(j * ROWS + i), buffer);
+            }
+            add_rows(ctx.isa, rows, *x, &mut sums);
+        }
+        for (i, x) in rest.iter().enumerate() {
+            let row = E::wide(row(eights.len() * ROWS + i), &mut buffers[0]);
+            add_row(ctx.isa, row, *x, &mut sums);
         }
         for (s, y) in sums.into_iter().zip(y) {
             p.end(s, y);
