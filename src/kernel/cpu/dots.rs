@@ -7,6 +7,8 @@ use super::simd::sweep::{DOTS, Rows, Swept};
 
 /// Columns from which on tiles are better.
 const FEW: usize = 8;
+/// Columns up to which there may be as few rows.
+const LEAST: usize = 4;
 /// Sums from here on are long.
 const LONG: usize = 96;
 /// Elements of a cache line of the smaller floats.
@@ -25,7 +27,7 @@ pub(super) fn multiply<T: Element + Swept>(
     if k < LONG {
         return false;
     }
-    if n <= FEW && m > n && a.depth_stride == 1 {
+    if n <= FEW && (m > n || n <= LEAST) && a.depth_stride == 1 {
         by_lines(ctx, a, b, n, k, c, |sums, c| {
             for (c, s) in c.iter_mut().zip(sums) {
                 *c = scale.of(*s, *c);
@@ -59,9 +61,17 @@ fn by_lines<T: Element + Swept>(
     // The few lines with their depths next to each other, not a power of two apart.
     let long = k.next_multiple_of(LINE) + LINE;
     let mut lines = vec![T::ZERO; count * long];
-    for (i, line) in lines.chunks_exact_mut(long).enumerate() {
-        let from = few.data[i * few.line_stride..].iter().step_by(few.depth_stride);
-        line.iter_mut().zip(from).take(k).for_each(|(to, v)| *to = *v);
+    if few.line_stride == 1 {
+        // Memory is read from beginning to end.
+        for p in 0..k {
+            let from = &few.data[p * few.depth_stride..][..count];
+            lines[p..].iter_mut().step_by(long).zip(from).for_each(|(to, v)| *to = *v);
+        }
+    } else {
+        for (i, line) in lines.chunks_exact_mut(long).enumerate() {
+            let from = few.data[i * few.line_stride..].iter().step_by(few.depth_stride);
+            line.iter_mut().zip(from).take(k).for_each(|(to, v)| *to = *v);
+        }
     }
     let (set, offsets) = (T::sweeps(ctx.isa), std::array::from_fn::<_, FEW, _>(|i| i * long));
     let row = Rows { count: 1, data: 0, out: 0, len: k };

@@ -180,7 +180,7 @@ pub(super) fn single<T: Element + Real + GemmElement + Swept>(
 
 /// Cuts k, the same for any number of threads: each part sums for all of C, into numbers of its own, which are then added in
 /// order.
-fn by_sums<T: Element>(
+fn by_sums<T: Element + Swept>(
     ctx: &CpuCtx<'_>,
     a: &View<'_, T>,
     b: &View<'_, T>,
@@ -196,7 +196,10 @@ fn by_sums<T: Element>(
         let from = first / sums.len() * long;
         let a = View { data: &a.data[from * a.depth_stride..], ..*a };
         let b = View { data: &b.data[from * b.depth_stride..], ..*b };
-        multiply(&alone, &a, &b, long.min(k - from), Scale::PLAIN, Block::new(sums, m, n, n));
+        let shape = (m, n, long.min(k - from));
+        if !((m == 1 || n == 1) && dots::multiply(&alone, &a, &b, shape, Scale::PLAIN, sums)) {
+            multiply(&alone, &a, &b, shape.2, Scale::PLAIN, Block::new(sums, m, n, n));
+        }
     });
     for (i, c) in c.iter_mut().enumerate() {
         let sum = (0..parts).fold(T::ZERO, |s, part| Number::add(s, sums[part * m * n + i]));

@@ -186,7 +186,10 @@ pub(super) fn multiply<T: Element>(
     scale: Scale<T>,
     c: Block<'_, T>,
 ) {
-    multiply_by(ctx, &T::set(ctx.isa), a, b, k, scale, c);
+    // Of a few columns half a vector would be empty, and B would have to be laid out.
+    let whole = T::set(ctx.isa);
+    let set = if 2 * c.cols() <= whole.lanes { T::set(ctx.isa.narrower()) } else { whole };
+    multiply_by(ctx, &set, a, b, k, scale, c);
 }
 
 /// [`multiply`] with tiles of a kind of their own.

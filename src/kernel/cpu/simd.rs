@@ -82,6 +82,14 @@ impl Isa {
         Ok(Isa(cap.min(Self::detect().0)))
     }
 
+    /// The set whose vectors are half as wide, if there is one: AVX-512 comes with AVX2 and FMA.
+    pub fn narrower(self) -> Self {
+        match self.0 {
+            Level::Avx512 => Isa(Level::Avx2),
+            _ => self,
+        }
+    }
+
     /// `baseline`, `avx2` or `avx512`.
     pub const fn name(self) -> &'static str {
         match self.0 {
