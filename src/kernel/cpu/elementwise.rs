@@ -52,7 +52,7 @@ pub trait UnaryWhole: Copy + Send + Sync + 'static {
 }
 
 /// Elements after which it is looked for arguments that were left out.
-pub(super) const LOOK: usize = 512;
+pub(super) const LOOK: usize = 2048;
 
 struct Map<'a, U, R> {
     x: &'a [R],

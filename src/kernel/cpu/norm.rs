@@ -55,6 +55,10 @@ impl<R: Real> Job for Row<'_, R> {
     }
 }
 
+/// Begins at a cache line: the sums stay in memory, and a vector that lies in two lines is slow to come back.
+#[repr(align(64))]
+struct Line<T>(T);
+
 trait Exps<R> {
     /// Writes f of every x; their sum.
     fn exps(&mut self, x: &[R], f: impl Fn(R) -> R) -> R;
@@ -63,7 +67,8 @@ trait Exps<R> {
 impl<R: Real> Exps<R> for [R] {
     #[inline(always)]
     fn exps(&mut self, x: &[R], f: impl Fn(R) -> R) -> R {
-        let mut sums = [<R as Real>::of(0.0); LANES];
+        let mut sums = Line([<R as Real>::of(0.0); LANES]);
+        let sums = &mut sums.0;
         let ((from, x_rest), (to, y_rest)) = (x.as_chunks::<LANES>(), self.as_chunks_mut::<LANES>());
         for (x, y) in from.iter().zip(to) {
             for i in 0..LANES {
