@@ -9,8 +9,25 @@ use super::simd::{Isa, Job, Style, dispatch};
 
 /// Rows that pass at once: as many streams as the processor's prefetchers follow.
 pub(super) const ROWS: usize = 8;
+/// Columns from which on a single row is better off without tiles, which keep so few sums in registers.
+pub(super) const LEAST: usize = 128;
 /// Sums that stay in half of the first-level cache, whatever their type.
 const COLUMNS: usize = 2048;
+
+/// sums += Σ x[j]·rows[j], in this order; rows are at least as long as the sums.
+#[inline(always)]
+fn together<S: Style, R: Real>(rows: [&[R]; ROWS], x: [R; ROWS], sums: &mut [R]) {
+    // One by one: of a loop over the rows no vectors are made.
+    let n = sums.len();
+    let [a, b, c, d, e, f, g, h] = rows;
+    let (a, b, c, d, e, f, g, h) = (&a[..n], &b[..n], &c[..n], &d[..n], &e[..n], &f[..n], &g[..n], &h[..n]);
+    for (i, sum) in sums.iter_mut().enumerate() {
+        let s = b[i].fma::<S>(x[1], a[i].fma::<S>(x[0], *sum));
+        let s = d[i].fma::<S>(x[3], c[i].fma::<S>(x[2], s));
+        let s = f[i].fma::<S>(x[5], e[i].fma::<S>(x[4], s));
+        *sum = h[i].fma::<S>(x[7], g[i].fma::<S>(x[6], s));
+    }
+}
 
 struct Together<'a, R> {
     rows: [&'a [R]; ROWS],
@@ -22,16 +39,7 @@ impl<R: Real> Job for Together<'_, R> {
     type Out = ();
     #[inline(always)]
     fn run<S: Style>(self) {
-        // One by one: of a loop over the rows no vectors are made.
-        let (n, x) = (self.sums.len(), self.x);
-        let [a, b, c, d, e, f, g, h] = self.rows;
-        let (a, b, c, d, e, f, g, h) = (&a[..n], &b[..n], &c[..n], &d[..n], &e[..n], &f[..n], &g[..n], &h[..n]);
-        for (i, sum) in self.sums.iter_mut().enumerate() {
-            let s = b[i].fma::<S>(x[1], a[i].fma::<S>(x[0], *sum));
-            let s = d[i].fma::<S>(x[3], c[i].fma::<S>(x[2], s));
-            let s = f[i].fma::<S>(x[5], e[i].fma::<S>(x[4], s));
-            *sum = h[i].fma::<S>(x[7], g[i].fma::<S>(x[6], s));
-        }
+        together::<S, R>(self.rows, self.x, self.sums);
     }
 }
 
@@ -56,6 +64,36 @@ pub(super) fn add_row<R: Real>(isa: Isa, row: &[R], x: R, sums: &mut [R]) {
     dispatch(isa, Axpy(row, x, sums));
 }
 
+/// sums += a·B for columns of B that begin at `at`.
+struct Row<'a, 'b, T> {
+    a: &'a View<'b, T>,
+    b: &'a View<'b, T>,
+    at: usize,
+    k: usize,
+    sums: &'a mut [T],
+}
+
+impl<T: Element + Real> Job for Row<'_, '_, T> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Style>(self) {
+        let (n, a, b) = (self.sums.len(), self.a, self.b);
+        let whole = self.k / ROWS * ROWS;
+        for first in (0..whole).step_by(ROWS) {
+            let (mut rows, mut x) = ([&b.data[..0]; ROWS], [T::ZERO; ROWS]);
+            for (i, (row, x)) in rows.iter_mut().zip(&mut x).enumerate() {
+                *row = &b.data[(first + i) * b.depth_stride + self.at..][..n];
+                *x = a.data[(first + i) * a.depth_stride];
+            }
+            together::<S, T>(rows, x, self.sums);
+        }
+        for j in whole..self.k {
+            let (row, x) = (&b.data[j * b.depth_stride + self.at..][..n], a.data[j * a.depth_stride]);
+            onto(row, self.sums, |y, b| b.fma::<S>(x, y));
+        }
+    }
+}
+
 /// The only row of C = alpha·A·B + beta·C, rows of B lying in memory. Sums are taken in the order of the depths, however C is cut.
 pub(super) fn row<T: Element + Real>(
     ctx: &CpuCtx<'_>,
@@ -65,22 +103,13 @@ pub(super) fn row<T: Element + Real>(
     scale: Scale<T>,
     c: &mut [T],
 ) {
-    let x = |j: usize| a.data[j * a.depth_stride];
     let parts = ctx.parts_for_bytes(size_of::<T>() * k * c.len());
     ctx.split(c, CpuCtx::chunk(c.len(), parts, 32), |first, c| {
         let mut sums = [T::ZERO; COLUMNS];
         for (block, c) in c.chunks_mut(COLUMNS).enumerate() {
-            let at = first + block * COLUMNS;
-            let row = |j: usize| &b.data[j * b.depth_stride + at..][..c.len()];
             let sums = &mut sums[..c.len()];
             sums.fill(T::ZERO);
-            let whole = k / ROWS * ROWS;
-            for j in (0..whole).step_by(ROWS) {
-                add_rows(ctx.isa, std::array::from_fn(|i| row(j + i)), std::array::from_fn(|i| x(j + i)), sums);
-            }
-            for j in whole..k {
-                add_row(ctx.isa, row(j), x(j), sums);
-            }
+            dispatch(ctx.isa, Row { a, b, at: first + block * COLUMNS, k, sums });
             c.iter_mut().zip(sums).for_each(|(c, s)| *c = scale.of(*s, *c));
         }
     });

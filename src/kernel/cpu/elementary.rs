@@ -117,7 +117,7 @@ fn gelu_fused<S: Style>(x: f32) -> f32 {
     let near = t < 0.6;
     // Both ranges go through the same steps with numbers of their own: choosing those is cheaper than taking both ways.
     let pick = |a: f32, b: f32| if near { a } else { b };
-    // e^(-t²/2) = (1 + q)·2^-n from t² = 2·n·ln 2 - ... = r + ..., of which t·t lost the low part. q = -r/2 + r²·(1/8 - ...).
+    // e^(-t²/2) = 2^n·e^(-r/2) with t² = r - 2·n·ln 2, n <= 0; what the square lost belongs to r. q = e^(-r/2) - 1.
     let low = fused::<S>(t, t, -square);
     let shifted = fused::<S>(square, -0.5 * std::f32::consts::LOG2_E, ROUND);
     let n = shifted - ROUND;
@@ -143,7 +143,7 @@ fn gelu_fused<S: Style>(x: f32) -> f32 {
         pick(-0.066_487_715, 0.312_288_6 * LOW),
         pick(0.398_942_2, 0.309_829_06 * LOW)
     );
-    // x·P + 0.5, or q·V + V; and times x, or -2^-n and added to what is not the tail. The zeros are negative as gelu(-0) is.
+    // x·P + 0.5 times x, or V·q + V times -2^n, added to what is not the tail. Zeros are negative as gelu(-0) is.
     let sum = fused::<S>(pick(x, q), v, pick(0.5, v));
     let scale = f32::from_bits((shifted.to_bits() << 23).wrapping_add((-1.0 / LOW).to_bits()));
     fused::<S>(sum, pick(x, scale), if x > 0.0 && !near { x } else { -0.0 })

@@ -166,9 +166,9 @@ pub(super) fn single<T: Element + Real + GemmElement + Swept>(
 ) -> Result<()> {
     if c.len() <= FEW && k >= 2 * LEAST && k >= 16 * m.max(n) {
         by_sums(ctx, a, b, (m, n, k), scale, c);
-    } else if m == 1 && b.line_stride == 1 {
+    } else if m == 1 && n >= combine::LEAST && b.line_stride == 1 {
         combine::row(ctx, a, b, k, scale, c);
-    } else if n > 1 && dots::multiply(ctx, a, b, (m, n, k), scale, c) {
+    } else if (n > 1 || m == 1) && dots::multiply(ctx, a, b, (m, n, k), scale, c) {
         // Done.
     } else if large::suits(ctx.isa, (m, n, k)) {
         return large::multiply(ctx, a, b, (m, n, k), scale, c);
