@@ -21,7 +21,6 @@ use gpuctl::measure::{Series, StopRule, Subject, sample};
 use gpuctl::op::{self, Unit};
 use gpuctl::profile::model::{Curve, Side};
 use gpuctl::profile::{Call, Chooser, Entry, Kind, Operands, Place, Policy, Profile, ProfileDevice, Rule, Verdict};
-use smallvec::smallvec;
 
 const UID: &str = "GPU-00000000-0000-0000-0000-000000000000";
 
@@ -158,7 +157,7 @@ fn kernel(op: &str, n: u64, engine: &Engine) -> Result<(NativeFn, NativeCall)> {
     let choice = kernel::choose(op.kernels, &case, &engine.device_info("cpu")?, None)?;
     let step = &choice.plan.steps[0];
     let Body::Native(run) = choice.kernel.body else { unreachable!("the CPU's kernels are native") };
-    Ok((run, NativeCall { dtype: step.dtype, params: step.params.clone().into() }))
+    Ok((run, NativeCall { dtype: step.dtype, params: step.params.clone() }))
 }
 
 fn overhead() -> Result<()> {
@@ -177,7 +176,7 @@ fn overhead() -> Result<()> {
             let results = RefCell::new(route.outputs()?);
             let direct = || {
                 let mut results = results.borrow_mut();
-                let mut args = NativeArgs { ins: smallvec![x.bytes()], outs: smallvec![results[0].bytes_mut()] };
+                let mut args = NativeArgs { ins: vec![x.bytes()], outs: vec![results[0].bytes_mut()] };
                 run(&ctx, &mut args, &call)
             };
             let routed = || route.run_into(&[&x], &mut results.borrow_mut()).map(|_| ());

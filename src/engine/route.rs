@@ -3,8 +3,6 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, OnceLock};
 
-use smallvec::SmallVec;
-
 use crate::base::{Attr, Attrs, Case, Code, DType, Error, HostTensor, Result};
 use crate::device::tap::Labelled;
 use crate::kernel::cpu::Call as NativeCall;
@@ -108,7 +106,7 @@ impl Direct {
         let mut direct = Direct {
             variant: choice.kernel.variant,
             run,
-            call: NativeCall { dtype: step.dtype, params: SmallVec::from_slice(&step.params) },
+            call: NativeCall { dtype: step.dtype, params: step.params.clone() },
             ins: Vec::new(),
             outs: Vec::new(),
             begin: Vec::new(),
@@ -155,7 +153,7 @@ impl Direct {
         }
         let mut args = NativeArgs {
             ins: self.ins.iter().filter_map(|i| inputs.get(*i)).map(|t| t.bytes()).collect(),
-            outs: SmallVec::new(),
+            outs: Vec::with_capacity(self.outs.len()),
         };
         let mut free: [Option<&mut HostTensor>; 4] = [const { None }; 4];
         if outputs.len() > free.len() {

@@ -18,7 +18,6 @@ use gpuctl::kernel::{self, Isa, NativeArgs, Param};
 use gpuctl::num;
 use gpuctl::op;
 use gpuctl::profile::{Kind, Profile, file};
-use smallvec::smallvec;
 
 use crate::{builder, planted, relu};
 
@@ -72,8 +71,8 @@ fn ones(_: &CpuCtx<'_>, args: &mut NativeArgs<'_>, call: &Call) -> gpuctl::base:
 fn crooked() -> Error {
     let mut words = [0u64; 4];
     let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
-    let mut args = NativeArgs { ins: smallvec![], outs: smallvec![&mut bytes[1..17]] };
-    let call = Call { dtype: DType::F32, params: smallvec![Param::U64(4)] };
+    let mut args = NativeArgs { ins: Vec::new(), outs: vec![&mut bytes[1..17]] };
+    let call = Call { dtype: DType::F32, params: vec![Param::U64(4)] };
     cpu().native(ones, &mut args, &call).expect("the CPU computes on host memory").unwrap_err()
 }
 

@@ -7,7 +7,6 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use bytemuck::{Pod, Zeroable};
-use smallvec::SmallVec;
 
 use crate::base::blas::{CpuBlas, Fit, fit};
 use crate::base::facts::Facts;
@@ -254,8 +253,6 @@ impl Core {
     }
 }
 
-/// Buffers of a launch that need no memory to be kept track of.
-const BUFFERS: usize = 4;
 /// Marks that are remembered; the trait promises 64.
 const MARKS: usize = 128;
 
@@ -346,7 +343,7 @@ impl Queue for CpuQueue {
     fn launch(&mut self, launch: &Launch) -> Result<()> {
         let program = launch.program.raw::<CpuProgram>(self.serial)?;
         // Each buffer is locked once, in order of address, so that threads sharing buffers cannot deadlock.
-        let mut used = SmallVec::<[Used<'_>; BUFFERS]>::new();
+        let mut used = Vec::with_capacity(launch.args.len());
         for (arg, slice) in launch.args.iter().enumerate() {
             slice.buffer.check(slice.offset, slice.bytes)?;
             if slice.offset % 64 != 0 {
@@ -359,7 +356,7 @@ impl Queue for CpuQueue {
         if used.windows(2).any(|w| w[0].address() == w[1].address() && (w[0].write || w[1].write)) {
             return Err(Error::new(Code::BadArgument, "a written buffer may appear only once in a launch"));
         }
-        let mut guards = SmallVec::<[Guard<'_>; BUFFERS]>::new();
+        let mut guards = Vec::with_capacity(used.len());
         for same in used.chunk_by(|a, b| a.address() == b.address()) {
             let lock = &same[0].buffer.0;
             guards.push(if same[0].write {
@@ -368,8 +365,7 @@ impl Queue for CpuQueue {
                 Guard::Read(lock.read().unwrap_or_else(PoisonError::into_inner))
             });
         }
-        let mut views = SmallVec::<[View<'_>; BUFFERS]>::new();
-        views.resize_with(used.len(), || View::Read(&[]));
+        let mut views: Vec<View<'_>> = used.iter().map(|_| View::Read(&[])).collect();
         for (same, guard) in used.chunk_by(|a, b| a.address() == b.address()).zip(&mut guards) {
             let of = |u: &Used<'_>| range(launch.args[u.arg].offset, launch.args[u.arg].bytes);
             match guard {
@@ -383,7 +379,7 @@ impl Queue for CpuQueue {
                 }
             }
         }
-        let mut args = NativeArgs { ins: SmallVec::new(), outs: SmallVec::new() };
+        let mut args = NativeArgs { ins: Vec::with_capacity(used.len()), outs: Vec::with_capacity(1) };
         for view in views {
             match view {
                 View::Read(bytes) => args.ins.push(bytes),
@@ -391,7 +387,7 @@ impl Queue for CpuQueue {
             }
         }
         let ctx = self.core.ctx();
-        let call = Call { dtype: program.dtype, params: SmallVec::from_slice(&launch.params) };
+        let call = Call { dtype: program.dtype, params: launch.params.clone() };
         (program.run)(&ctx, &mut args, &call)
     }
 

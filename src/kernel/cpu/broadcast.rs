@@ -445,8 +445,6 @@ fn run<'a>(
 
 #[cfg(test)]
 mod tests {
-    use smallvec::smallvec;
-
     use super::*;
     use crate::kernel::Param;
 
@@ -468,12 +466,11 @@ mod tests {
         params.extend([d, sa, sb].concat().into_iter().map(Param::U64));
         let mut y = vec![0i16; n as usize];
         let mut args = NativeArgs {
-            ins: smallvec![bytemuck::cast_slice(a), bytemuck::cast_slice(b)],
-            outs: smallvec![bytemuck::cast_slice_mut(&mut y)],
+            ins: vec![bytemuck::cast_slice(a), bytemuck::cast_slice(b)],
+            outs: vec![bytemuck::cast_slice_mut(&mut y)],
         };
         let ctx = CpuCtx { threads: 1, isa, team: None, blas: None };
-        binary::<Sub>(&ctx, &mut args, &Call { dtype: DType::I16, params: params.into() }).unwrap();
-        drop(args);
+        binary::<Sub>(&ctx, &mut args, &Call { dtype: DType::I16, params }).unwrap();
         y
     }
 
@@ -508,9 +505,9 @@ mod tests {
         let bytes = [0u64; 4];
         let raw: &[u8] = bytemuck::cast_slice(&bytes);
         let mut y = [0u8; 8];
-        let mut args = NativeArgs { ins: smallvec![&raw[1..9]], outs: smallvec![&mut y[..]] };
+        let mut args = NativeArgs { ins: vec![&raw[1..9]], outs: vec![&mut y] };
         let ctx = CpuCtx { threads: 1, isa: Isa::BASELINE, team: None, blas: None };
-        let call = Call { dtype: DType::I32, params: smallvec![Param::U64(2), Param::I32(1)] };
+        let call = Call { dtype: DType::I32, params: vec![Param::U64(2), Param::I32(1)] };
         assert!(scalar::<Sub>(&ctx, &mut args, &call).is_err());
     }
 }

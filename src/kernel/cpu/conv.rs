@@ -558,8 +558,6 @@ fn naive<E: Stored>(args: &mut NativeArgs<'_>, call: &Call, makes: Makes) -> Res
 
 #[cfg(test)]
 mod tests {
-    use smallvec::smallvec;
-
     use super::*;
     use crate::base::DType;
     use crate::kernel::Param;
@@ -607,11 +605,10 @@ mod tests {
         let run = |f_: NativeFn| {
             let mut out = of(s.y_len());
             let mut args = NativeArgs {
-                ins: smallvec![bytemuck::cast_slice(&x), bytemuck::cast_slice(&f)],
-                outs: smallvec![bytemuck::cast_slice_mut(&mut out)],
+                ins: vec![bytemuck::cast_slice(&x), bytemuck::cast_slice(&f)],
+                outs: vec![bytemuck::cast_slice_mut(&mut out)],
             };
             f_(&CpuCtx { threads: 1, isa: Isa::detect(), team: None, blas: None }, &mut args, &call).unwrap();
-            drop(args);
             out
         };
         assert_eq!(run(conv2d), run(conv2d_naive));
@@ -643,11 +640,10 @@ mod tests {
                         let run = |f: NativeFn, isa: Isa| {
                             let mut out = vec![7f32; len];
                             let mut args = NativeArgs {
-                                ins: smallvec![bytemuck::cast_slice(a), bytemuck::cast_slice(b)],
-                                outs: smallvec![bytemuck::cast_slice_mut(&mut out)],
+                                ins: vec![bytemuck::cast_slice(a), bytemuck::cast_slice(b)],
+                                outs: vec![bytemuck::cast_slice_mut(&mut out)],
                             };
                             f(&CpuCtx { threads: 1, isa, team: None, blas: None }, &mut args, &call).unwrap();
-                            drop(args);
                             out.into_iter().map(|v| if v.is_nan() { None } else { Some(v) }).collect::<Vec<_>>()
                         };
                         let want = run(plain, Isa::BASELINE);

@@ -413,8 +413,6 @@ fn chain(p: Pass, before: &[u32], found: &mut [u32]) {
 
 #[cfg(test)]
 mod tests {
-    use smallvec::smallvec;
-
     use super::*;
     use crate::base::DType;
     use crate::kernel::Param;
@@ -424,9 +422,8 @@ mod tests {
         let ctx = CpuCtx { threads: 1, isa: Isa::detect(), team: None, blas: None };
         let params = blocks.iter().map(|v| Param::U64(*v)).collect();
         let mut y = vec![0u32; 16];
-        let mut args = NativeArgs { ins: smallvec![x], outs: smallvec![bytemuck::cast_slice_mut(&mut y)] };
+        let mut args = NativeArgs { ins: vec![x], outs: vec![bytemuck::cast_slice_mut(&mut y)] };
         f(&ctx, &mut args, &Call { dtype, params }).unwrap();
-        drop(args);
         y
     }
 

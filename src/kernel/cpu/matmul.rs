@@ -379,8 +379,6 @@ fn naive<T: bytemuck::Pod, O: Stored<Acc = A>, A: Number>(
 
 #[cfg(test)]
 mod tests {
-    use smallvec::smallvec;
-
     use super::*;
     use crate::kernel::Param;
     use crate::kernel::cpu::{Isa, NativeFn};
@@ -398,11 +396,10 @@ mod tests {
     ) -> Vec<O> {
         let mut c = c.to_vec();
         let mut args = NativeArgs {
-            ins: smallvec![bytemuck::cast_slice(ab.0), bytemuck::cast_slice(ab.1)],
-            outs: smallvec![bytemuck::cast_slice_mut(&mut c)],
+            ins: vec![bytemuck::cast_slice(ab.0), bytemuck::cast_slice(ab.1)],
+            outs: vec![bytemuck::cast_slice_mut(&mut c)],
         };
         f(&CpuCtx { threads: 1, isa, team: None, blas: None }, &mut args, call).unwrap();
-        drop(args);
         c
     }
 

@@ -43,7 +43,6 @@ pub mod vector;
 pub mod whole;
 
 use bytemuck::Pod;
-use smallvec::SmallVec;
 
 use crate::base::{Code, DType, Error, Result};
 
@@ -75,9 +74,9 @@ pub struct CpuCtx<'a> {
 #[derive(Debug)]
 pub struct NativeArgs<'a> {
     /// Read-only arguments.
-    pub ins: SmallVec<[&'a [u8]; 4]>,
+    pub ins: Vec<&'a [u8]>,
     /// Written arguments; they hold their previous contents.
-    pub outs: SmallVec<[&'a mut [u8]; 2]>,
+    pub outs: Vec<&'a mut [u8]>,
 }
 
 /// Scalars of one call.
@@ -86,7 +85,7 @@ pub struct Call {
     /// Dtype of the operands.
     pub dtype: DType,
     /// Scalars in declared order.
-    pub params: SmallVec<[Param; 8]>,
+    pub params: Vec<Param>,
 }
 
 /// A kernel on the CPU. It must not panic on any sizes that fit the buffers.
