@@ -406,7 +406,7 @@ mod tests {
     fn call(dtype: DType, [m, n, k]: [u64; 3], trans: (bool, bool), (alpha, beta): (f64, f64)) -> Call {
         let mut params: Vec<Param> = [m, n, k, trans.0.into(), trans.1.into()].map(Param::U64).to_vec();
         params.extend([Param::scalar(dtype, alpha), Param::scalar(dtype, beta)]);
-        Call { dtype, params: params.into() }
+        Call { dtype, params }
     }
 
     const SHAPES: [[u64; 3]; 14] = [
