@@ -21,9 +21,9 @@
 /* y[i] = EXPR(x[i]) for i < n. */
 KERNEL_WG(forward, GROUP, 1, 1)(GLOBAL const T *RESTRICT x, GLOBAL T *RESTRICT y, u64 n, ACC alpha) {
     u64 first = FLAT_GRP() * (GROUP * ITEMS) + LID(0);
-    for (u32 j = 0; j < ITEMS; j++) {
+    for (u32 j = 0; j < OWN(first, n); j++) {
         u64 i = first + j * GROUP;
-        if (i < n) {
+        if (WITHIN(i, n)) {
             ACC v = LOAD(x, i);
             STORE(y, i, EXPR(v, v));
         }
@@ -34,9 +34,9 @@ KERNEL_WG(forward, GROUP, 1, 1)(GLOBAL const T *RESTRICT x, GLOBAL T *RESTRICT y
 KERNEL_WG(backward, GROUP, 1, 1)
 (GLOBAL const T *RESTRICT g, GLOBAL const T *RESTRICT x, GLOBAL T *RESTRICT dx, u64 n, ACC alpha) {
     u64 first = FLAT_GRP() * (GROUP * ITEMS) + LID(0);
-    for (u32 j = 0; j < ITEMS; j++) {
+    for (u32 j = 0; j < OWN(first, n); j++) {
         u64 i = first + j * GROUP;
-        if (i < n) {
+        if (WITHIN(i, n)) {
             ACC v = LOAD(x, i);
             ACC w = LOAD(g, i);
             STORE(dx, i, EXPR(v, w));

@@ -5,9 +5,9 @@
 KERNEL_WG(bias_add, GROUP, 1, 1)
 (GLOBAL const T *RESTRICT x, GLOBAL const T *RESTRICT b, GLOBAL T *RESTRICT y, u64 n, u64 c, u64 inner) {
     u64 first = FLAT_GRP() * (GROUP * ITEMS) + LID(0);
-    for (u32 j = 0; j < ITEMS; j++) {
+    for (u32 j = 0; j < OWN(first, n); j++) {
         u64 i = first + j * GROUP;
-        if (i < n) {
+        if (WITHIN(i, n)) {
             INDEX channel = (INDEX)i / (INDEX)inner % (INDEX)c;
             ACC v = LOAD(x, i);
             ACC w = LOAD(b, channel);

@@ -7,9 +7,9 @@
 
 KERNEL_WG(convert, GROUP, 1, 1)(GLOBAL const T *RESTRICT x, GLOBAL OUT *RESTRICT y, u64 n) {
     u64 first = FLAT_GRP() * (GROUP * ITEMS) + LID(0);
-    for (u32 j = 0; j < ITEMS; j++) {
+    for (u32 j = 0; j < OWN(first, n); j++) {
         u64 i = first + j * GROUP;
-        if (i < n) {
+        if (WITHIN(i, n)) {
             ACC v = LOAD(x, i);
             STORE_OUT(y, i, CONVERT(v));
         }

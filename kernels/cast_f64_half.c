@@ -2,9 +2,9 @@
    multiple of that place, to nearest even. DIGITS and LEAST_EXPONENT are the target's. */
 KERNEL_WG(convert, GROUP, 1, 1)(GLOBAL const u64 *RESTRICT x, GLOBAL OUT *RESTRICT y, u64 n) {
     u64 first = FLAT_GRP() * (GROUP * ITEMS) + LID(0);
-    for (u32 j = 0; j < ITEMS; j++) {
+    for (u32 j = 0; j < OWN(first, n); j++) {
         u64 i = first + j * GROUP;
-        if (i < n) {
+        if (WITHIN(i, n)) {
             GLOBAL const f64 *number = (GLOBAL const f64 *)x;
             f64 v = number[i];
             i32 exponent = (i32)(x[i] >> 52 & 0x7FF) - 1023;

@@ -29,9 +29,9 @@ FUNCTION u64 whole_root(u64 v) {
 /* y[i] = EXPR(x[i]) for i < n. */
 KERNEL_WG(unary, GROUP, 1, 1)(GLOBAL const T *RESTRICT x, GLOBAL T *RESTRICT y, u64 n) {
     u64 first = FLAT_GRP() * (GROUP * ITEMS) + LID(0);
-    for (u32 j = 0; j < ITEMS; j++) {
+    for (u32 j = 0; j < OWN(first, n); j++) {
         u64 i = first + j * GROUP;
-        if (i < n) {
+        if (WITHIN(i, n)) {
             ACC v = LOAD(x, i);
             STORE(y, i, EXPR(v, v));
         }
@@ -42,9 +42,9 @@ KERNEL_WG(unary, GROUP, 1, 1)(GLOBAL const T *RESTRICT x, GLOBAL T *RESTRICT y, 
 KERNEL_WG(binary, GROUP, 1, 1)
 (GLOBAL const T *RESTRICT a, GLOBAL const T *RESTRICT b, GLOBAL T *RESTRICT y, u64 n) {
     u64 first = FLAT_GRP() * (GROUP * ITEMS) + LID(0);
-    for (u32 j = 0; j < ITEMS; j++) {
+    for (u32 j = 0; j < OWN(first, n); j++) {
         u64 i = first + j * GROUP;
-        if (i < n) {
+        if (WITHIN(i, n)) {
             ACC v = LOAD(a, i);
             ACC w = LOAD(b, i);
             STORE(y, i, EXPR(v, w));
@@ -57,9 +57,9 @@ KERNEL_WG(binary_broadcast, GROUP, 1, 1)
 (GLOBAL const T *RESTRICT a, GLOBAL const T *RESTRICT b, GLOBAL T *RESTRICT y, u64 n, u64 d0, u64 d1, u64 d2, u64 d3,
  u64 a0, u64 a1, u64 a2, u64 a3, u64 b0, u64 b1, u64 b2, u64 b3) {
     u64 first = FLAT_GRP() * (GROUP * ITEMS) + LID(0);
-    for (u32 j = 0; j < ITEMS; j++) {
+    for (u32 j = 0; j < OWN(first, n); j++) {
         u64 i = first + j * GROUP;
-        if (i < n) {
+        if (WITHIN(i, n)) {
             u64 rest = i / d3;
             u64 i3 = i - rest * d3;
             u64 i2 = rest % d2;
@@ -76,9 +76,9 @@ KERNEL_WG(binary_broadcast, GROUP, 1, 1)
 /* y[i] = EXPR(x[i], s) for i < n. */
 KERNEL_WG(scalar, GROUP, 1, 1)(GLOBAL const T *RESTRICT x, GLOBAL T *RESTRICT y, u64 n, SCALAR s) {
     u64 first = FLAT_GRP() * (GROUP * ITEMS) + LID(0);
-    for (u32 j = 0; j < ITEMS; j++) {
+    for (u32 j = 0; j < OWN(first, n); j++) {
         u64 i = first + j * GROUP;
-        if (i < n) {
+        if (WITHIN(i, n)) {
             ACC v = LOAD(x, i);
             ACC w = (ACC)s;
             STORE(y, i, EXPR(v, w));
@@ -89,9 +89,9 @@ KERNEL_WG(scalar, GROUP, 1, 1)(GLOBAL const T *RESTRICT x, GLOBAL T *RESTRICT y,
 /* y[i] = EXPR(s, x[i]) for i < n. */
 KERNEL_WG(scalar_first, GROUP, 1, 1)(GLOBAL const T *RESTRICT x, GLOBAL T *RESTRICT y, u64 n, SCALAR s) {
     u64 first = FLAT_GRP() * (GROUP * ITEMS) + LID(0);
-    for (u32 j = 0; j < ITEMS; j++) {
+    for (u32 j = 0; j < OWN(first, n); j++) {
         u64 i = first + j * GROUP;
-        if (i < n) {
+        if (WITHIN(i, n)) {
             ACC v = (ACC)s;
             ACC w = LOAD(x, i);
             STORE(y, i, EXPR(v, w));
@@ -102,9 +102,9 @@ KERNEL_WG(scalar_first, GROUP, 1, 1)(GLOBAL const T *RESTRICT x, GLOBAL T *RESTR
 /* a[i] = EXPR(a[i], b[i]) for i < n. */
 KERNEL_WG(accumulate, GROUP, 1, 1)(GLOBAL const T *RESTRICT b, GLOBAL T *RESTRICT a, u64 n) {
     u64 first = FLAT_GRP() * (GROUP * ITEMS) + LID(0);
-    for (u32 j = 0; j < ITEMS; j++) {
+    for (u32 j = 0; j < OWN(first, n); j++) {
         u64 i = first + j * GROUP;
-        if (i < n) {
+        if (WITHIN(i, n)) {
             ACC v = LOAD(a, i);
             ACC w = LOAD(b, i);
             STORE(a, i, EXPR(v, w));

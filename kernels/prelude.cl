@@ -56,6 +56,12 @@ typedef float f32;
         } \
     }
 
+/* How many of its ITEMS elements, a group's width apart from `first` on, a work-item visits of n in all, and whether one of
+   them is within. A processor, which has groups of one, visits no other: behind a comparison of each its compilers store by
+   masks, which take many times as long where there is no AVX-512. Elsewhere the number is one that compilers unroll by. */
+#define OWN(first, n) (GROUP != 1 ? (u32)ITEMS : (first) < (n) ? (u32)MIN((u64)ITEMS, (n) - (first)) : 0)
+#define WITHIN(i, n) (GROUP == 1 || (i) < (n))
+
 /* Hints that PoCL takes from its compiler; Oclgrind knows none of them. */
 #ifdef POCL_DEVICE_ADDRESS_BITS
 #define prelude_prefetch(p) __builtin_prefetch((const void *)(ulong)(p))

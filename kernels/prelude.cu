@@ -51,6 +51,11 @@ __device__ __forceinline__ u32 prelude_axis(dim3 v, int d) { return d == 0 ? v.x
         } \
     }
 
+// How many of its ITEMS elements, a group's width apart from `first` on, a work-item visits, and whether one of them is within
+// n: the number is one that compilers unroll by.
+#define OWN(first, n) ITEMS
+#define WITHIN(i, n) ((i) < (n))
+
 // Asks for the memory at an address that will soon be read.
 #define PREFETCH(p) asm volatile("prefetch.global.L2 [%0];" ::"l"(p))
 

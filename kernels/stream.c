@@ -4,9 +4,9 @@
 /* y[i] += alpha * x[i] for i < n. */
 KERNEL_WG(axpy, GROUP, 1, 1)(GLOBAL const T *RESTRICT x, GLOBAL T *RESTRICT y, u64 n, ACC alpha) {
     u64 first = FLAT_GRP() * (GROUP * ITEMS) + LID(0);
-    for (u32 j = 0; j < ITEMS; j++) {
+    for (u32 j = 0; j < OWN(first, n); j++) {
         u64 i = first + j * GROUP;
-        if (i < n) {
+        if (WITHIN(i, n)) {
             ACC v = LOAD(y, i);
             STORE(y, i, v + alpha * LOAD(x, i));
         }
@@ -16,9 +16,9 @@ KERNEL_WG(axpy, GROUP, 1, 1)(GLOBAL const T *RESTRICT x, GLOBAL T *RESTRICT y, u
 /* x[i] *= alpha for i < n. */
 KERNEL_WG(scal, GROUP, 1, 1)(GLOBAL T *RESTRICT x, u64 n, ACC alpha) {
     u64 first = FLAT_GRP() * (GROUP * ITEMS) + LID(0);
-    for (u32 j = 0; j < ITEMS; j++) {
+    for (u32 j = 0; j < OWN(first, n); j++) {
         u64 i = first + j * GROUP;
-        if (i < n) {
+        if (WITHIN(i, n)) {
             STORE(x, i, alpha * LOAD(x, i));
         }
     }
@@ -28,9 +28,9 @@ KERNEL_WG(scal, GROUP, 1, 1)(GLOBAL T *RESTRICT x, u64 n, ACC alpha) {
 KERNEL_WG(triad, GROUP, 1, 1)
 (GLOBAL const T *RESTRICT a, GLOBAL const T *RESTRICT b, GLOBAL T *RESTRICT y, u64 n, ACC alpha) {
     u64 first = FLAT_GRP() * (GROUP * ITEMS) + LID(0);
-    for (u32 j = 0; j < ITEMS; j++) {
+    for (u32 j = 0; j < OWN(first, n); j++) {
         u64 i = first + j * GROUP;
-        if (i < n) {
+        if (WITHIN(i, n)) {
             STORE(y, i, LOAD(a, i) + alpha * LOAD(b, i));
         }
     }
@@ -39,9 +39,9 @@ KERNEL_WG(triad, GROUP, 1, 1)
 /* y[from + i] = x[from + i] for i < n, whatever they hold: T is a word, or an element of what is left behind whole words. */
 KERNEL_WG(copy, GROUP, 1, 1)(GLOBAL const T *RESTRICT x, GLOBAL T *RESTRICT y, u64 from, u64 n) {
     u64 first = FLAT_GRP() * (GROUP * ITEMS) + LID(0);
-    for (u32 j = 0; j < ITEMS; j++) {
+    for (u32 j = 0; j < OWN(first, n); j++) {
         u64 i = first + j * GROUP;
-        if (i < n) {
+        if (WITHIN(i, n)) {
             y[from + i] = x[from + i];
         }
     }
@@ -50,9 +50,9 @@ KERNEL_WG(copy, GROUP, 1, 1)(GLOBAL const T *RESTRICT x, GLOBAL T *RESTRICT y, u
 /* Even words become `even`, odd ones `odd`: elements of 8 bytes have two words, shorter ones repeat within one. */
 KERNEL_WG(fill, GROUP, 1, 1)(GLOBAL u32 *RESTRICT y, u64 words, u32 even, u32 odd) {
     u64 first = FLAT_GRP() * (GROUP * ITEMS) + LID(0);
-    for (u32 j = 0; j < ITEMS; j++) {
+    for (u32 j = 0; j < OWN(first, words); j++) {
         u64 i = first + j * GROUP;
-        if (i < words) {
+        if (WITHIN(i, words)) {
             y[i] = i % 2 == 0 ? even : odd;
         }
     }
