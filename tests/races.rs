@@ -42,7 +42,7 @@ fn shuffles(text: &str, step: &Step) -> bool {
 /// Faults planted into a text: what Oclgrind must say, the case, the place.
 const PLANTED: [(&str, &str, &str, &str); 3] = [
     ("data race", "transpose/f32/m33,n65/-/uniform", "    BARRIER();\n", ""),
-    ("Invalid read", "relu/f32/n257/-/uniform", "if (i < n)", "if (i < n + 4096)"),
+    ("Invalid read", "relu/f32/n257/-/uniform", "if (WITHIN(i, n))", "if (i < n + 4096)"),
     ("Uninitialized", "sum/f32/outer3,n100,inner1/-/uniform", "= (ACC)0;", ";"),
 ];
 

@@ -114,7 +114,7 @@ fn watched_kernels_name_the_place_of_an_overrun() {
         assert!(summary.passed == 1, "{}", line(&records[0]));
     }
     const ELEMENTWISE: &str = include_str!("../../kernels/elementwise.c");
-    let from = "if (i < n)";
+    let from = "if (WITHIN(i, n))";
     let row = ELEMENTWISE[..ELEMENTWISE.find(from).unwrap()].matches('\n').count() + 2;
     let mutant = Some(verify::Mutant { replaces: ELEMENTWISE, with: changed(ELEMENTWISE, from, "if (i < n + 1)") });
     let cfg = VerifyConfig { watch: true, mutant, ..one("neg/f32/n257/-/uniform") };

@@ -216,8 +216,8 @@ static FAULTS: &[Planted] = &[
     ),
     // Kernel texts with one place changed.
     // What it makes of an input's guard is the guard's own pattern, NaN: the output's must differ.
-    text("c-bound-of-another-index", "relu/f32/n257/-/uniform", Guards, OpenclC, "if (i < n)", "if (j < n)"),
-    text("c-off-by-one-tail", "relu/f32/n257/-/uniform", Unwritten, OpenclC, "if (i < n)", "if (i + 1 < n)"),
+    text("c-bound-of-another-index", "relu/f32/n257/-/uniform", Guards, OpenclC, "if (WITHIN(i, n))", "if (j < n)"),
+    text("c-off-by-one-tail", "relu/f32/n257/-/uniform", Unwritten, OpenclC, "if (WITHIN(i, n))", "if (i + 1 < n)"),
     text(
         "c-broadcast-along-one-axis-only",
         "add/f32/n210/a_shape=2:3:5:7,b_shape=3:1:7/uniform",
