@@ -285,6 +285,7 @@ fn vector_cases(tier: Tier) -> Vec<CaseSpec> {
             ([5, 4], t(), Fill::Special),
             ([3, 0], f("beta", 2.0), Fill::Uniform),
             ([7, 3], f("beta", 1.0), Fill::Special),
+            ([40, 13], t().with("beta", Attr::Float(1.0)), Fill::Uniform),
             ([13, 11], plain(), Fill::Constant),
             ([48, 80], plain(), Fill::Wide),
             ([48, 80], t(), Fill::Wide),
