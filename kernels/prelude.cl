@@ -56,9 +56,10 @@ typedef float f32;
         } \
     }
 
-/* How many of its ITEMS elements, a group's width apart from `first` on, a work-item visits of n in all, and whether one of
-   them is within. A processor, which has groups of one, visits no other: behind a comparison of each its compilers store by
-   masks, which take many times as long where there is no AVX-512. Elsewhere the number is one that compilers unroll by. */
+/* OWN: how many of n elements a work-item visits, as u32, of its ITEMS that lie a group's width apart from `first` on.
+   WITHIN: whether one that it visits is below n. A processor, which has groups of one, is given no element beyond n: behind a
+   comparison of each its compilers store by masks, which take many times as long where there is no AVX-512. Elsewhere the
+   number is one that compilers unroll by, and each element is compared. */
 #define OWN(first, n) (GROUP != 1 ? (u32)ITEMS : (first) < (n) ? (u32)MIN((u64)ITEMS, (n) - (first)) : 0)
 #define WITHIN(i, n) (GROUP == 1 || (i) < (n))
 

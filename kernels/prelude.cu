@@ -51,8 +51,8 @@ __device__ __forceinline__ u32 prelude_axis(dim3 v, int d) { return d == 0 ? v.x
         } \
     }
 
-// How many of its ITEMS elements, a group's width apart from `first` on, a work-item visits, and whether one of them is within
-// n: the number is one that compilers unroll by.
+// OWN: how many elements a work-item visits, a group's width apart from `first` on: a number that compilers unroll by.
+// WITHIN: whether one of them is below n.
 #define OWN(first, n) ITEMS
 #define WITHIN(i, n) ((i) < (n))
 

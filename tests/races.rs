@@ -40,10 +40,12 @@ fn shuffles(text: &str, step: &Step) -> bool {
 }
 
 /// Faults planted into a text: what Oclgrind must say, the case, the place.
-const PLANTED: [(&str, &str, &str, &str); 3] = [
+const PLANTED: [(&str, &str, &str, &str); 4] = [
     ("data race", "transpose/f32/m33,n65/-/uniform", "    BARRIER();\n", ""),
     ("Invalid read", "relu/f32/n257/-/uniform", "if (WITHIN(i, n))", "if (i < n + 4096)"),
     ("Uninitialized", "sum/f32/outer3,n100,inner1/-/uniform", "= (ACC)0;", ";"),
+    // By a group behind the last problem.
+    ("Invalid read", "bmm/f32/b5,m4,n4,k4/-/uniform", "batch < batches ? k : 0", "batch <= batches ? k : 0"),
 ];
 
 /// The device as the plans of a GPU need it, and as the processor that it says to be.
@@ -52,7 +54,10 @@ fn devices() -> [Arc<dyn Device>; 2] {
     let rig = probe::open(&Select::Named(vec!["opencl:0".into()]), &Env::read().unwrap(), config).unwrap();
     let device = &rig.devices[0];
     assert!(device.info().name.contains("Oclgrind"), "{}", device.info().name);
-    [Arc::new(Spoilt::as_gpu(Arc::clone(device))), Arc::clone(device)]
+    let mut gpu = Spoilt::as_gpu(Arc::clone(device));
+    // Few groups in a row: some more are launched than there is work for, and what those read must lie inside, too.
+    gpu.info_mut().max_groups[0] = 4;
+    [Arc::new(gpu), Arc::clone(device)]
 }
 
 /// The plans of both, in words.
