@@ -31,37 +31,31 @@ KERNEL_WG(gemv, GROUP, 1, 1)
     }
 }
 
-/* The same for a processor, A being m by n: a work-item computes ROWS results, each with WIDE sums of neighbours. */
+/* The same for a processor, A being m by n: a work-item computes ROWS results one after the other, each by WIDE sums of
+   neighbours. */
 KERNEL_WG(gemv_rows, 1, 1, 1)
 (GLOBAL const T *RESTRICT a, GLOBAL const T *RESTRICT x, GLOBAL T *RESTRICT y, u64 m, u64 n, ACC alpha, ACC beta) {
     u64 first = FLAT_GRP() * ROWS;
-    if (first >= m) return;
-    ACC s[ROWS][WIDE];
-    for (u32 r = 0; r < ROWS; r++) {
+    for (u64 row = first; row < MIN(first + ROWS, m); row++) {
+        ACC s[WIDE];
         for (u32 l = 0; l < WIDE; l++) {
-            s[r][l] = (ACC)0;
+            s[l] = (ACC)0;
         }
-    }
-    for (u64 j = 0; j < n; j += WIDE) {
-        u32 width = (u32)MIN(n - j, WIDE);
-        for (u32 r = 0; r < ROWS; r++) {
-            /* Rows behind the last are the last once more, and not stored. */
-            u64 at = MIN(first + r, m - 1) * n + j;
-            EACH(l, width, WIDE, s[r][l] += LOAD(a, at + l) * LOAD(x, j + l);)
-            READ_AHEAD(a, at, WIDE, m * n)
+        for (u64 j = 0; j < n; j += WIDE) {
+            u32 width = (u32)MIN(n - j, WIDE);
+            u64 at = row * n + j;
+            EACH(l, width, WIDE, s[l] += LOAD(a, at + l) * LOAD(x, j + l);)
         }
-    }
-    for (u32 r = 0; r < MIN(m - first, ROWS); r++) {
         for (u32 w = WIDE / 2; w > 0; w /= 2) {
             for (u32 l = 0; l < w; l++) {
-                s[r][l] += s[r][l + w];
+                s[l] += s[l + w];
             }
         }
-        ACC v = alpha * s[r][0];
+        ACC v = alpha * s[0];
         if (beta != (ACC)0) {
-            v += beta * LOAD(y, first + r);
+            v += beta * LOAD(y, row);
         }
-        STORE(y, first + r, v);
+        STORE(y, row, v);
     }
 }
 

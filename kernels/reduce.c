@@ -96,8 +96,6 @@ KERNEL_WG(dot_part, GROUP, 1, 1)
         for (u64 from = i; from < length; from += stretch) {
             u32 width = (u32)MIN(MIN(stretch - i, length - from), WIDE);
             u64 at = begin + from;
-            READ_AHEAD(a, at, WIDE, n)
-            READ_AHEAD(b, at, WIDE, n)
             EACH(l, width, WIDE, s[l] += LOAD(a, at + l) * LOAD(b, at + l);)
         }
     }

@@ -516,6 +516,41 @@ fn the_processor_tile_is_for_processors() {
     assert!(gpu.reason.contains("cpu-tile (needs a processor"), "{}", gpu.reason);
 }
 
+/// Results of 2 MiB and more, which a processor stores past its caches: each kernel of that text, each size of element, with
+/// special values, and ends that are no whole piece.
+#[test]
+fn large_elementwise_results_go_past_the_caches() {
+    let Some(d) = open("large_elementwise_results_go_past_the_caches") else { return };
+    if d.info().class != DeviceClass::Software {
+        eprintln!("skipped: opencl::large_elementwise_results_go_past_the_caches: the device is no processor");
+        return;
+    }
+    let r = Runner::new(d);
+    let mut failed = Vec::new();
+    for (name, dtype) in [
+        ("neg", DType::I8),
+        ("neg", DType::F32),
+        ("abs", DType::F64),
+        ("add", DType::U16),
+        ("maximum", DType::F32),
+        ("mul", DType::I64),
+        ("add_scalar", DType::U8),
+        ("mul_scalar", DType::F32),
+        ("rsub_scalar", DType::I16),
+        ("rdiv_scalar", DType::F64),
+        ("triad", DType::F32),
+        ("triad", DType::F64),
+    ] {
+        let op = op::find(name).unwrap();
+        for (bytes, fill) in [((2 << 20) - 8, Fill::Uniform), (2 << 20, Fill::Uniform), (2_500_008, Fill::Special)] {
+            let case = op.case(dtype, &[bytes / dtype.size()], Attrs::new(), fill).unwrap();
+            assert_eq!(choose(op.kernels, &case, r.device().info(), None).unwrap().kernel.variant, "cpu-vectors");
+            failed.extend(check(&r, op, &case, None).err());
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
 /// Mapped memory is the host's, counted as such, and what is written through it is what copies and kernels see.
 #[test]
 fn mapped_memory_is_written_in_place() {

@@ -25,7 +25,7 @@ pub(super) struct Share {
 impl Share {
     /// `WIDE`, and `STRETCHES`: how many places a work-item reads or writes at in turn.
     pub(super) fn defines(self) -> [(String, String); 2] {
-        let stretches = if self.group == 1 { 4 } else { 1 };
+        let stretches = if self.group == 1 { 2 } else { 1 };
         [("WIDE".into(), self.wide.to_string()), ("STRETCHES".into(), stretches.to_string())]
     }
 }
@@ -185,6 +185,42 @@ pub fn accumulate(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
         cost: native.steps[0].cost,
         ..elementwise(case, "accumulate", n, info)?
     }))
+}
+
+/// The same plans with the kernels of `kernels/opencl/elementwise_vectors.cl`, for devices that are processors: the last
+/// parameter says whether the result is stored past the caches.
+fn vectors(plan: Result<Plan>, info: &DeviceInfo) -> Result<Plan> {
+    for_processors(info)?;
+    let mut plan = plan?;
+    for s in &mut plan.steps {
+        s.entry = match s.entry {
+            "unary" => "unary_vectors",
+            "binary" => "binary_vectors",
+            "scalar" => "scalar_vectors",
+            "scalar_first" => "scalar_first_vectors",
+            "triad" => "triad_vectors",
+            _ => return Err(Error::new(Code::FeatureUnsupported, "needs operands of one shape")),
+        };
+        s.params.push(past_caches(s.cost.written));
+    }
+    Ok(plan)
+}
+
+macro_rules! with_vectors {
+    ($($name:ident: $of:path;)*) => {$(
+        #[doc = concat!("[`", stringify!($of), "`] by `kernels/opencl/elementwise_vectors.cl`.")]
+        pub fn $name(k: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
+            vectors($of(k, case, info), info)
+        }
+    )*};
+}
+
+with_vectors! {
+    unary_vectors: unary;
+    binary_vectors: binary;
+    scalar_vectors: scalar;
+    scalar_first_vectors: scalar_first;
+    triad_vectors: super::plan_stream::triad_c;
 }
 
 /// Rows and columns that a processor's work-item transposes at once.

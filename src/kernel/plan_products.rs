@@ -60,7 +60,7 @@ fn gemv_of_processor(case: &Case, info: &DeviceInfo) -> Result<Plan> {
     let (entry, wide, results) = match case.attrs.int("transA", 0) == 1 {
         true if m < 512 => ("gemv_columns", 64, 64),
         true => ("gemv_columns", 512, 512),
-        false => ("gemv_rows", 32, 4),
+        false => ("gemv_rows", 64, 4),
     };
     let mut s = plan_c::step(case.dtype, entry, case.dtype.compute(), case.dtype, 1);
     s.defines.extend([("ROWS".into(), "4".into()), ("WIDE".into(), wide.to_string())]);

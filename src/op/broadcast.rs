@@ -11,7 +11,10 @@ use crate::kernel::cpu::whole::Whole;
 use crate::kernel::plan_native::{SCALAR, broadcast, scalar_of};
 use crate::kernel::{Body, Kernel, Needs, plan_c, plan_native, plan_wgsl};
 
-use super::elementwise::{C_TEXT, FLAT, NUMBERS, UNEVEN, WGSL_NO_SHORT, WGSL_NUMBERS, WGSL_TEXT, flat_cases};
+use super::elementwise::{
+    C_TEXT, FLAT, NO_VECTORS, NUMBERS, UNEVEN, VECTORS, VECTORS_TEXT, WGSL_NO_SHORT, WGSL_NUMBERS, WGSL_TEXT,
+    flat_cases,
+};
 use super::{
     Binding, CaseSpec, Family, Gap, Grad, OpDesc, Operand, Range, Reference, Role, ShapeClass, Tier, Tolerance, Unit,
 };
@@ -213,14 +216,21 @@ const BASE: Kernel = Kernel {
     plan: plan_native::binary,
 };
 
+/// For devices that are processors.
+const fn vectors<B: Binary>() -> Kernel {
+    let dtypes: &[DType] = if B::WORK == 0 { VECTORS } else { &[] };
+    Kernel { variant: "cpu-vectors", body: Body::Opencl(VECTORS_TEXT), dtypes, dtypes_why: NO_VECTORS, ..BASE }
+}
+
 const fn binary_kernels<B: Binary>(
     c: &'static str,
     wgsl: &'static str,
     wgsl_dtypes: &'static [DType],
     dtypes_why: &'static str,
-) -> [Kernel; 4] {
+) -> [Kernel; 5] {
     let text = Kernel { variant: "flat", dtypes: wgsl_dtypes, dtypes_why, ..BASE };
     [
+        Kernel { expr: c, plan: plan_c::binary_vectors, ..vectors::<B>() },
         Kernel { variant: "flat", expr: c, plan: plan_c::binary, ..BASE },
         Kernel { body: Body::Wgsl(WGSL_BINARY), expr: wgsl, plan: plan_wgsl::binary, ..text },
         Kernel { body: Body::Native(cpu::binary::<B>), ..BASE },
@@ -486,13 +496,14 @@ const fn scalar_kernels<B: Binary>(
     wgsl_dtypes: &'static [DType],
     dtypes_why: &'static str,
     first: bool,
-) -> [Kernel; 4] {
+) -> [Kernel; 5] {
     let native = Kernel { plan: plan_native::scalar, ..BASE };
     let naive = Kernel { variant: "naive", only_when_named: true, ..native };
     let flat = Kernel { variant: "flat", expr: c, ..BASE };
     let text = Kernel { body: Body::Wgsl(WGSL_TEXT), dtypes: wgsl_dtypes, dtypes_why, expr: wgsl, ..flat };
     if first {
         return [
+            Kernel { expr: c, plan: plan_c::scalar_first_vectors, ..vectors::<B>() },
             Kernel { plan: plan_c::scalar_first, ..flat },
             Kernel { plan: plan_wgsl::scalar_first, ..text },
             Kernel { body: Body::Native(cpu::scalar_first::<B>), ..native },
@@ -500,6 +511,7 @@ const fn scalar_kernels<B: Binary>(
         ];
     }
     [
+        Kernel { expr: c, plan: plan_c::scalar_vectors, ..vectors::<B>() },
         Kernel { plan: plan_c::scalar, ..flat },
         Kernel { plan: plan_wgsl::scalar, ..text },
         Kernel { body: Body::Native(cpu::scalar::<B>), ..native },

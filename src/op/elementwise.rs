@@ -13,7 +13,23 @@ use super::{
 
 pub(super) const C_TEXT: &str = include_str!("../../kernels/elementwise.c");
 pub(super) const WGSL_TEXT: &str = include_str!("../../kernels/elementwise.wgsl");
+pub(super) const VECTORS_TEXT: &str = include_str!("../../kernels/opencl/elementwise_vectors.cl");
 const FLOATS: &[DType] = &[DType::F32, DType::F64, DType::F16, DType::BF16];
+const REAL: &[DType] = &[DType::F32, DType::F64];
+/// What `VECTORS_TEXT` serves: arithmetic that takes no longer than memory does, on numbers that are stored as they are.
+pub(super) const VECTORS: &[DType] = &[
+    DType::F32,
+    DType::F64,
+    DType::I8,
+    DType::I16,
+    DType::I32,
+    DType::I64,
+    DType::U8,
+    DType::U16,
+    DType::U32,
+    DType::U64,
+];
+pub(super) const NO_VECTORS: &str = "its arithmetic takes longer than memory does, or halves are no whole lines";
 const WGSL_NO_F64: &str = "SPIR-V's extended instructions have no f64 form of the function";
 pub(super) const WGSL_NO_SHORT: &str = "WGSL has no 8- and 16-bit integers";
 const NO_RULE: &str = "gradient rules are not written yet";
@@ -123,7 +139,7 @@ macro_rules! unary_op {
                 $tolerance,
                 &[Range($low, $high)],
                 |c| unary_cost(c, $flops),
-                &unary_kernels(unary::<F>, unary_naive::<F>, FLOATS, $c, $wgsl, $wd, WGSL_NO_F64),
+                &unary_kernels(unary::<F>, unary_naive::<F>, FLOATS, &[], $c, $wgsl, $wd, WGSL_NO_F64),
             )
         };
     };
@@ -151,6 +167,7 @@ macro_rules! number_op {
                     $whole
                 }
             }
+            const WIDE: &[DType] = if F::WORK == 0 { VECTORS } else { REAL };
             record(
                 $name,
                 $onnx,
@@ -165,6 +182,7 @@ macro_rules! number_op {
                     unary_number::<F>,
                     unary_number_naive::<F>,
                     $dtypes,
+                    WIDE,
                     $c,
                     $wgsl,
                     WGSL_NUMBERS,
@@ -230,7 +248,7 @@ static RECIPROCAL: OpDesc = {
             Tolerance::Function("divide"),
             &[Range(-4.0, 4.0)],
             |c| unary_cost(c, 1),
-            &unary_kernels(unary::<F>, unary_naive::<F>, FLOATS, "(ACC)1 / (x)", "{{ACC}}(1) / x", FLOATS, ""),
+            &unary_kernels(unary::<F>, unary_naive::<F>, FLOATS, REAL, "(ACC)1 / (x)", "{{ACC}}(1) / x", FLOATS, ""),
         )
     }
 };
@@ -264,16 +282,19 @@ unary_op!(TANH "tanh" onnx "Tanh" "y = hyperbolic tangent of x.",
 pub(super) const FLAT: &[Family] =
     &[Family { name: "all", doc: "any number of elements", matches: |_| true, sweep: |n| vec![n] }];
 
-/// Kernels of a function of one number: the native one and its textbook form, the expressions in C and WGSL.
+/// Kernels of a function of one number: the native one and its textbook form, the expressions in C, those of `vectors` past the
+/// caches of processors, and in WGSL.
+#[allow(clippy::too_many_arguments, reason = "the fields of a record")]
 const fn unary_kernels(
     native: NativeFn,
     naive: NativeFn,
     dtypes: &'static [DType],
+    vectors: &'static [DType],
     c: &'static str,
     wgsl: &'static str,
     wgsl_dtypes: &'static [DType],
     wgsl_why: &'static str,
-) -> [Kernel; 4] {
+) -> [Kernel; 5] {
     let base = Kernel {
         variant: "simd",
         body: Body::Native(native),
@@ -285,6 +306,15 @@ const fn unary_kernels(
         plan: plan_native::unary,
     };
     [
+        Kernel {
+            variant: "cpu-vectors",
+            body: Body::Opencl(VECTORS_TEXT),
+            dtypes: vectors,
+            dtypes_why: NO_VECTORS,
+            expr: c,
+            plan: plan_c::unary_vectors,
+            ..base
+        },
         Kernel { variant: "flat", body: Body::C(C_TEXT), expr: c, plan: plan_c::unary, ..base },
         Kernel {
             variant: "flat",

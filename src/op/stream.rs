@@ -3,9 +3,10 @@
 use crate::base::{AttrDecl, AttrType, Attrs, Case, Code, DType, Error, Exact, Fill, Result, host};
 use crate::kernel::cpu::stream;
 use crate::kernel::plan_stream::{AXPY_ALPHA, SCAL_ALPHA, TRIAD_ALPHA};
-use crate::kernel::{Body, Kernel, Needs, plan_blas, plan_stream, plan_stream_wgsl};
+use crate::kernel::{Body, Kernel, Needs, plan_blas, plan_c, plan_stream, plan_stream_wgsl};
 
 use super::cast::rounded;
+use super::elementwise;
 use super::flat::{FLAT, GAPS, Point, cases, element, oracle};
 use super::{Binding, Gap, Grad, OpDesc, Operand, Range, Role, ShapeClass, Tolerance, Unit};
 
@@ -190,6 +191,7 @@ static TRIAD: OpDesc = OpDesc {
     domain: &[Range(-1.0, 1.0), Range(-1.0, 1.0)],
     grad: Grad::None("a probe of bandwidth; networks use add and mul_scalar"),
     kernels: &[
+        Kernel { body: Body::Opencl(elementwise::VECTORS_TEXT), dtypes: REAL, plan: plan_c::triad_vectors, ..VECTORS },
         Kernel { dtypes: REAL, plan: plan_stream::triad_c, ..FLAT_C },
         Kernel { dtypes: REAL, plan: plan_stream_wgsl::triad, ..FLAT_WGSL },
         Kernel { body: Body::Native(stream::triad), dtypes: REAL, plan: plan_stream::triad_native, ..BASE },
