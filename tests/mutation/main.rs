@@ -21,12 +21,14 @@ use std::time::{Duration, Instant};
 
 use gpuctl::base::sink::{Cancel, Collect};
 use gpuctl::base::{Case, DType, Env, Lang};
+use gpuctl::device::DEADLINE;
 use gpuctl::device::cpu::Pin;
 use gpuctl::device::probe::{self, CpuConfig, Rig, Select};
 use gpuctl::device::spoilt::Spoilt;
+use gpuctl::engine::{Guard, Runner};
 use gpuctl::jobs::verify::{self, Mutant, VerifyConfig};
-use gpuctl::kernel::{self, Body};
-use gpuctl::op::{self, OpDesc, Tier};
+use gpuctl::kernel::{self, Body, Choice, Kernel};
+use gpuctl::op::{self, OpDesc, Tier, case};
 
 use mutants::{Change, changes, changes_of_value, definitions, words_of};
 
@@ -74,6 +76,7 @@ const FILES: &[(&str, &str)] = texts![
     "movement.c",
     "norm.c",
     "opencl/bias_vectors.cl",
+    "opencl/elementwise_vectors.cl",
     "opencl/matmul_blocks.cl",
     "opencl/movement_vectors.cl",
     "opencl/norm_vectors.cl",
@@ -166,6 +169,28 @@ impl Trial {
     fn rig<'a>(&self, rigs: &'a [Rig; 4]) -> &'a Rig {
         &rigs[usize::from(self.gpu) + 2 * usize::from(self.exact)]
     }
+
+    /// The mutant's launches on operands that begin and end where their buffers do (up to 15 bytes), as in tests/races.rs: the
+    /// guards of `verify` would hide what is read beyond them. One that does not build or run is no finding.
+    fn run_bare(&self, rigs: &[Rig; 4], mutant: Mutant) {
+        let device = &self.rig(rigs).devices[0];
+        let choice = kernel::choose(self.op.kernels, &self.case, device.info(), None).unwrap();
+        let body = match choice.kernel.body {
+            Body::C(text) if text == mutant.replaces => Body::C(mutant.with),
+            Body::Opencl(text) if text == mutant.replaces => Body::Opencl(mutant.with),
+            // A device with less memory may choose another kernel.
+            _ => return,
+        };
+        let kernel = Box::leak(Box::new(Kernel { body, ..*choice.kernel }));
+        let runner = Runner::new(Arc::clone(device));
+        let inputs = case::inputs(self.op, &self.case).unwrap();
+        let run = || {
+            let prepared =
+                runner.prepare_choice(self.op, &self.case, Choice { kernel, ..choice }, Guard { head: 0, tail: 0 })?;
+            prepared.call(runner.lease()?.queue()?, &inputs, DEADLINE)
+        };
+        let _: gpuctl::base::Result<_> = run();
+    }
 }
 
 fn rig(test: &str, gpu: bool, exact: bool) -> Option<Rig> {
@@ -249,12 +274,14 @@ fn subjects(rigs: &[Rig; 4]) -> Vec<Subject> {
     all
 }
 
-/// The worker: reads `file index patience` lines, answers `caught CASE`, `survived` or `stale`.
+/// The worker: reads `file index patience` lines, answers `caught CASE` or `survived`. Under Oclgrind nothing is judged: what
+/// it finds is in its log.
 #[test]
 #[ignore = "started by other tests"]
 fn worker() {
     let Some(rigs) = rigs("worker") else { return };
     let subjects = subjects(&rigs);
+    let bare = std::env::var_os("OCLGRIND_LOG").is_some();
     println!("\nready");
     for line in std::io::stdin().lock().lines() {
         let line = line.unwrap();
@@ -263,15 +290,19 @@ fn worker() {
         let subject = subjects.iter().find(|s| s.file == file).unwrap();
         let change = &subject.changes()[index.parse::<usize>().unwrap()];
         let with: &'static str = Box::leak(change.apply(subject.text).into_boxed_str());
-        let mutant = Some(Mutant { replaces: subject.text, with });
+        let mutant = Mutant { replaces: subject.text, with };
         let start = Instant::now();
         let mut caught = None;
         for t in subject.trials(change, patience) {
-            let cfg = VerifyConfig { case: Some(t.case.clone()), mutant, ..VerifyConfig::default() };
-            let mut sink = Collect::default();
-            if verify::run(&cfg, t.rig(&rigs), &mut sink, &Cancel::new()).is_ok_and(|s| s.failed > 0) {
-                caught = Some(&t.case);
-                break;
+            if bare {
+                t.run_bare(&rigs, mutant);
+            } else {
+                let cfg = VerifyConfig { case: Some(t.case.clone()), mutant: Some(mutant), ..VerifyConfig::default() };
+                let mut sink = Collect::default();
+                if verify::run(&cfg, t.rig(&rigs), &mut sink, &Cancel::new()).is_ok_and(|s| s.failed > 0) {
+                    caught = Some(&t.case);
+                    break;
+                }
             }
             if start.elapsed() > patience.enough {
                 break;
@@ -343,7 +374,7 @@ impl Drop for Worker {
     }
 }
 
-/// True if Oclgrind's simulation of a mutant finds a race or an access outside a buffer, which need not change a result;
+/// True if Oclgrind's simulation of a mutant finds a race or an access outside of an operand, which need not change a result;
 /// `None` without Oclgrind. tests/races.rs is that check of the originals.
 fn races(file: &str, index: usize) -> Option<bool> {
     if !std::path::Path::new(OCLGRIND).exists() {
@@ -447,14 +478,18 @@ fn verify_catches_mutants() {
     });
     let results = results.lock().unwrap();
     let mut tally: BTreeMap<&str, usize> = BTreeMap::new();
-    let mut survivors = Vec::new();
+    let (mut survivors, mut wrongly) = (Vec::new(), Vec::new());
     for (at, outcome) in results.iter() {
         let name = &names[*at];
         let word = outcome.split(' ').next().unwrap_or("");
         let word = match (word, known.contains_key(name)) {
             ("survived", true) => "equivalent",
-            (_, true) => panic!("{name} is listed as equivalent, but: {outcome}"),
-            (word, false) => word,
+            (word, listed) => {
+                if listed {
+                    wrongly.push(format!("{name}: {outcome}"));
+                }
+                word
+            }
         };
         *tally.entry(word).or_default() += 1;
         if word == "survived" {
@@ -465,6 +500,7 @@ fn verify_catches_mutants() {
     for s in &survivors {
         println!("survived  {s}");
     }
+    assert!(wrongly.is_empty(), "listed as equivalent, but caught:\n{}", wrongly.join("\n"));
     let equal = tally.get("equivalent").copied().unwrap_or(0);
     assert_eq!(results.len(), count);
     // Of a few any share may be listed: the list itself is far shorter than 8 of 100 of all mutants.
