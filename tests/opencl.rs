@@ -540,6 +540,8 @@ fn large_elementwise_results_go_past_the_caches() {
         ("rdiv_scalar", DType::F64),
         ("triad", DType::F32),
         ("triad", DType::F64),
+        ("relu", DType::F32),
+        ("leaky_relu_bwd", DType::F64),
     ] {
         let op = op::find(name).unwrap();
         for (bytes, fill) in [((2 << 20) - 8, Fill::Uniform), (2 << 20, Fill::Uniform), (2_500_008, Fill::Special)] {

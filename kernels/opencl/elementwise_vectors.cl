@@ -59,3 +59,14 @@ KERNEL_WG(triad_vectors, 1, 1, 1)
 (GLOBAL const T *RESTRICT a, GLOBAL const T *RESTRICT b, GLOBAL T *RESTRICT y, u64 n, ACC alpha, u32 past) {
     EACH_ELEMENT(j, , LOAD(a, j) + alpha * LOAD(b, j))
 }
+
+/* Activations: y[i] = EXPR(x[i]) for i < n, with alpha in scope. */
+KERNEL_WG(forward_vectors, 1, 1, 1)(GLOBAL const T *RESTRICT x, GLOBAL T *RESTRICT y, u64 n, ACC alpha, u32 past) {
+    EACH_ELEMENT(j, ACC v = LOAD(x, j);, EXPR(v, v))
+}
+
+/* Their backward forms: y[i] = EXPR(x[i], g[i]) for i < n. */
+KERNEL_WG(backward_vectors, 1, 1, 1)
+(GLOBAL const T *RESTRICT g, GLOBAL const T *RESTRICT x, GLOBAL T *RESTRICT y, u64 n, ACC alpha, u32 past) {
+    EACH_ELEMENT(j, ACC v = LOAD(x, j); ACC w = LOAD(g, j);, EXPR(v, w))
+}

@@ -199,6 +199,8 @@ fn vectors(plan: Result<Plan>, info: &DeviceInfo) -> Result<Plan> {
             "scalar" => "scalar_vectors",
             "scalar_first" => "scalar_first_vectors",
             "triad" => "triad_vectors",
+            "forward" => "forward_vectors",
+            "backward" => "backward_vectors",
             _ => return Err(Error::new(Code::FeatureUnsupported, "needs operands of one shape")),
         };
         s.params.push(past_caches(s.cost.written));
@@ -221,6 +223,8 @@ with_vectors! {
     scalar_vectors: scalar;
     scalar_first_vectors: scalar_first;
     triad_vectors: super::plan_stream::triad_c;
+    forward_vectors: super::plan_activation::forward_c;
+    backward_vectors: super::plan_activation::backward_c;
 }
 
 /// Rows and columns that a processor's work-item transposes at once.

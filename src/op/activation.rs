@@ -5,8 +5,9 @@ use crate::base::exact_erf::{density_at_0, sqrt_2, sqrt_2_over_pi};
 use crate::base::{AttrDecl, Attrs, Case, Code, DType, Error, Exact, Result, host};
 use crate::kernel::cpu::activation::{Act, Wide, activation, activation_naive, twice};
 use crate::kernel::cpu::simd::Style;
-use crate::kernel::{Body, Kernel, Needs, plan_activation, plan_activation_wgsl};
+use crate::kernel::{Body, Kernel, Needs, plan_activation, plan_activation_wgsl, plan_c};
 
+use super::elementwise::{NO_VECTORS, REAL, VECTORS_TEXT};
 use super::flat::{FLAT, GAPS, Point, cases, element, oracle};
 use super::{Binding, Grad, OpDesc, Operand, Range, Tolerance};
 
@@ -89,7 +90,7 @@ macro_rules! activation_op {
 /// Slopes to verify besides the default.
 const ALPHAS: &[(&str, f64)] = &[("alpha", 0.25), ("alpha", -1.5), ("alpha", 0.0)];
 
-const fn kernels<A: Act>(c: &'static str, wgsl: &'static str, wgsl_dtypes: &'static [DType]) -> [Kernel; 4] {
+const fn kernels<A: Act>(c: &'static str, wgsl: &'static str, wgsl_dtypes: &'static [DType]) -> [Kernel; 5] {
     let native = if A::BACKWARD { plan_activation::backward_native } else { plan_activation::forward_native };
     let base = Kernel {
         variant: "simd",
@@ -102,6 +103,15 @@ const fn kernels<A: Act>(c: &'static str, wgsl: &'static str, wgsl_dtypes: &'sta
         plan: native,
     };
     [
+        Kernel {
+            variant: "cpu-vectors",
+            body: Body::Opencl(VECTORS_TEXT),
+            expr: c,
+            dtypes: if A::WORK == 0 { REAL } else { &[] },
+            dtypes_why: NO_VECTORS,
+            plan: if A::BACKWARD { plan_c::backward_vectors } else { plan_c::forward_vectors },
+            ..base
+        },
         Kernel {
             variant: "flat",
             body: Body::C(C_TEXT),

@@ -15,7 +15,7 @@ pub(super) const C_TEXT: &str = include_str!("../../kernels/elementwise.c");
 pub(super) const WGSL_TEXT: &str = include_str!("../../kernels/elementwise.wgsl");
 pub(super) const VECTORS_TEXT: &str = include_str!("../../kernels/opencl/elementwise_vectors.cl");
 const FLOATS: &[DType] = &[DType::F32, DType::F64, DType::F16, DType::BF16];
-const REAL: &[DType] = &[DType::F32, DType::F64];
+pub(super) const REAL: &[DType] = &[DType::F32, DType::F64];
 /// What `VECTORS_TEXT` serves: arithmetic that takes no longer than memory does, on numbers that are stored as they are.
 pub(super) const VECTORS: &[DType] = &[
     DType::F32,
