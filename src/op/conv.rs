@@ -437,6 +437,8 @@ fn cases(tier: Tier, many_groups: bool) -> Vec<CaseSpec> {
             ([1, 8, 17, 17, 70, 3, 3], vec![pads(&[1, 1])], Fill::Cancelling),
             ([2, 6, 7, 7, 48, 1, 1], vec![group(3), nhwc()], Fill::Wide),
             ([2, 4, 9, 8, 32, 3, 3], vec![group(2), nhwc(), strides(&[1, 2]), pads(&[2, 1])], Fill::Positive),
+            // A filter of one element more than a tile of them.
+            ([2, 13, 4, 9, 16, 1, 5], vec![], Fill::Uniform),
             // The same of channels, for the tiles of dx.
             ([1, 17, 9, 11, 3, 3, 3], vec![pads(&[1, 1])], Fill::Uniform),
             ([1, 33, 8, 7, 5, 3, 2], vec![nhwc()], Fill::Integer),
