@@ -1,7 +1,7 @@
 /* Elementwise ops for devices that are processors, ITEMS elements per work-item. Where the result is larger than a cache
    (`past`), it is stored past the caches, which would first read its lines: a piece of it is computed in memory of the
    work-item's own, in a loop of which compilers make vectors, and goes out in whole lines. EXPR(x, b) is the op's expression, as
-   in elementwise.c. */
+   in elementwise.c and activation.c. */
 
 /* Elements in a line of 64 bytes, and in a piece. */
 #define LINE (64 / sizeof(T))

@@ -29,7 +29,8 @@ pub(super) const VECTORS: &[DType] = &[
     DType::U32,
     DType::U64,
 ];
-pub(super) const NO_VECTORS: &str = "its arithmetic takes longer than memory does, or halves are no whole lines";
+pub(super) const NO_VECTORS: &str =
+    "its arithmetic takes longer than memory does, or its numbers are not stored as they are (f16 and bf16)";
 const WGSL_NO_F64: &str = "SPIR-V's extended instructions have no f64 form of the function";
 pub(super) const WGSL_NO_SHORT: &str = "WGSL has no 8- and 16-bit integers";
 const NO_RULE: &str = "gradient rules are not written yet";

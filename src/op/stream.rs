@@ -6,7 +6,7 @@ use crate::kernel::plan_stream::{AXPY_ALPHA, SCAL_ALPHA, TRIAD_ALPHA};
 use crate::kernel::{Body, Kernel, Needs, plan_blas, plan_c, plan_stream, plan_stream_wgsl};
 
 use super::cast::rounded;
-use super::elementwise;
+use super::elementwise::{self, REAL};
 use super::flat::{FLAT, GAPS, Point, cases, element, oracle};
 use super::{Binding, Gap, Grad, OpDesc, Operand, Range, Role, ShapeClass, Tolerance, Unit};
 
@@ -15,7 +15,6 @@ const VECTORS_TEXT: &str = include_str!("../../kernels/opencl/stream_vectors.cl"
 const WGSL_TEXT: &str = include_str!("../../kernels/stream.wgsl");
 const WGSL_HALF: &str = include_str!("../../kernels/stream_half.wgsl");
 const WGSL_WORDS: &str = include_str!("../../kernels/stream_words.wgsl");
-const REAL: &[DType] = &[DType::F32, DType::F64];
 const HALF: &[DType] = &[DType::F16, DType::BF16];
 const FLOATS: &[DType] = &[DType::F32, DType::F64, DType::F16, DType::BF16];
 const IN_PLACE: &str = "works in place: a tape keeps no overwritten operand";
