@@ -15,30 +15,3 @@ KERNEL_WG(bias_add, GROUP, 1, 1)
         }
     }
 }
-
-/* The same for a processor: a work-item takes ITEMS elements one behind the other, and what lies beside each other in one
-   channel, or where inner is 1 in one row of channels, at once. */
-KERNEL_WG(bias_runs, 1, 1, 1)
-(GLOBAL const T *RESTRICT x, GLOBAL const T *RESTRICT b, GLOBAL T *RESTRICT y, u64 n, u64 c, u64 inner) {
-    u64 first = FLAT_GRP() * ITEMS;
-    u64 end = MIN(first + ITEMS, n);
-    u64 i = first;
-    while (i < end) {
-        u64 block = inner == 1 ? i / c : i / inner;
-        u64 length = inner == 1 ? c : inner;
-        u64 stop = MIN((block + 1) * length, end);
-        if (inner == 1) {
-            for (; i < stop; i++) {
-                ACC v = LOAD(x, i);
-                ACC w = LOAD(b, i - block * c);
-                STORE(y, i, v + w);
-            }
-        } else {
-            ACC w = LOAD(b, block % c);
-            for (; i < stop; i++) {
-                ACC v = LOAD(x, i);
-                STORE(y, i, v + w);
-            }
-        }
-    }
-}

@@ -44,14 +44,13 @@ pub fn sum_native(_: &Kernel, case: &Case, _: &DeviceInfo) -> Result<Plan> {
     Ok(plan_native::step(case, "bias_sum", &[0], &[1], plan_native::sizes(case), sum_cost(case)))
 }
 
-/// `bias_add(x, b, y, n, c, inner)`; of a processor `bias_runs`, the same arguments.
+/// `bias_add(x, b, y, n, c, inner)`.
 pub fn add_c(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
     let n = elements(case);
     if n == 0 {
         return Ok(Plan::default());
     }
-    let entry = if info.is_software() { "bias_runs" } else { "bias_add" };
-    let mut step = plan_c::step(case.dtype, entry, case.dtype.compute(), case.dtype, plan_c::GROUP);
+    let mut step = plan_c::step(case.dtype, "bias_add", case.dtype.compute(), case.dtype, plan_c::GROUP);
     let index = if n <= u64::from(u32::MAX) { "u32" } else { "u64" };
     step.defines.push(("INDEX".into(), index.into()));
     Ok(plan_c::one(Step {

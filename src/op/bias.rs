@@ -204,6 +204,7 @@ fn cases(tier: Tier) -> Vec<CaseSpec> {
             ([4, 0, 3], Fill::Uniform),
             ([4, 3, 0], Fill::Uniform),
             ([7, 11, 13], Fill::Uniform),
+            ([9, 5, 2], Fill::Uniform),
             ([16, 32, 1], Fill::Uniform),
             ([1, 257, 1], Fill::Uniform),
             ([2, 16, 31], Fill::Uniform),
@@ -223,6 +224,8 @@ fn cases(tier: Tier) -> Vec<CaseSpec> {
             ([2, 66_000, 33], Fill::Uniform),
             // More than a core's cache holds, in whole lines of one channel.
             ([9, 16, 4096], Fill::Uniform),
+            // The same, in rows of a line and one element.
+            ([1, 20_000, 33], Fill::Uniform),
         ]);
     }
     shapes.into_iter().map(|(d, fill)| CaseSpec { dims: d.to_vec(), attrs: Attrs::new(), fill }).collect()

@@ -159,6 +159,8 @@ fn cases(tier: Tier) -> Vec<CaseSpec> {
             ([30, 2, 1], Fill::Special),
             ([2, 255, 1], Fill::Uniform),
             ([2, 256, 1], Fill::Wide),
+            // One vector and a part of another are left of the whole pairs.
+            ([5, 127, 1], Fill::Wide),
             ([257, 31, 1], Fill::Uniform),
             ([70, 31, 1], Fill::Wide),
             ([70, 16, 1], Fill::Wide),

@@ -144,8 +144,28 @@ pub(crate) fn words_of(text: &str) -> impl Iterator<Item = String> {
     text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).filter(|w| !w.is_empty()).map(str::to_string)
 }
 
+/// Macros that ask for memory ahead of its use. They compute nothing, whatever they are given, so what they are given is not
+/// changed.
+const AHEAD: [&str; 3] = ["PREFETCH", "READ_AHEAD", "NEXT_ROW"];
+
+/// Length up to the end of the arguments that a text begins with, if it does.
+fn arguments(text: &str) -> usize {
+    let mut depth = 0usize;
+    for (at, byte) in text.bytes().enumerate() {
+        depth = match byte {
+            b'(' => depth + 1,
+            b')' => depth.saturating_sub(1),
+            _ => depth,
+        };
+        if depth == 0 {
+            return if at == 0 { 0 } else { at + 1 };
+        }
+    }
+    text.len()
+}
+
 /// Every change of the bodies of kernels, functions and macros with arguments: no comment, other preprocessor line or
-/// declaration of parameters.
+/// declaration of parameters, and nothing that is [`AHEAD`].
 pub(crate) fn changes(text: &str) -> Vec<Change> {
     changes_from(text, false)
 }
@@ -234,6 +254,10 @@ fn changes_from(text: &str, value: bool) -> Vec<Change> {
         if ident(bytes[at]) {
             let len = rest.bytes().take_while(|b| ident(*b) || *b == b'.').count();
             let word = &rest[..len];
+            if AHEAD.contains(&word) {
+                at += len + arguments(&rest[len..]);
+                continue;
+            }
             if let Ok(n) = word.trim_end_matches(['u', 'U']).parse::<u64>() {
                 push(len, "", (n + 1).to_string());
             } else if let Some((_, with)) = NAMES.iter().find(|(a, b)| *a == word && declared(at, b)) {
@@ -256,6 +280,14 @@ fn changes_from(text: &str, value: bool) -> Vec<Change> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_asks_for_memory_ahead_is_left_as_it_is() {
+        let text = "KERNEL_WG(f, 1, 1, 1)(u64 n) {\n    PREFETCH(x + MIN(i + 1, n - 1)); y[i] = 1;\n}\n";
+        let names: Vec<_> = changes(text).iter().map(|c| c.name("f.c")).collect();
+        assert_eq!(names, ["f.c: 1 at 2:45 -> 2"]);
+        assert_eq!(["", "x", "(a, (b)) c", "(a"].map(arguments), [0, 0, 8, 2]);
+    }
 
     #[test]
     fn changes_are_single_and_inside_bodies() {
