@@ -234,6 +234,7 @@ fn cases(tier: Tier) -> Vec<CaseSpec> {
         list.extend([
             ([1, 257, 129], plain(), Fill::Uniform),
             ([257, 1, 129], plain(), Fill::Uniform),
+            ([64, 128, 1], plain(), Fill::Uniform),
             ([128, 128, 1], plain(), Fill::Uniform),
             ([128, 128, 128], plain(), Fill::Positive),
             ([255, 256, 257], plain(), Fill::Integer),

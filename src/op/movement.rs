@@ -229,9 +229,9 @@ fn cases(tier: Tier) -> Vec<CaseSpec> {
             ([511, 513], Fill::Uniform),
             ([2, 70_000], Fill::Uniform),
             ([600_001, 1], Fill::Integer),
-            // More than a core's cache holds, in whole lines and not.
+            // More than a core's cache holds, in whole lines, and in lines and one element.
             ([1040, 530], Fill::Uniform),
-            ([1037, 530], Fill::Uniform),
+            ([1041, 530], Fill::Uniform),
             // One column: a tile of 32 by 32 is a group, so 65,626 of them.
             ([2_100_001, 1], Fill::Uniform),
         ]);
