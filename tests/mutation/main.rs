@@ -54,7 +54,8 @@ const PATIENCE: [Patience; 2] = [
 const SMALL: u64 = 10 << 20;
 /// What Oclgrind simulates of a survivor: a case takes as long as hundreds elsewhere, so few kinds of them, but from the
 /// smallest to those with whole tiles.
-const SIMULATED: Patience = Patience { enough: Duration::from_secs(20), limit: PATIENCE[0].limit, groups: 3, cases: 80 };
+const SIMULATED: Patience =
+    Patience { enough: Duration::from_secs(20), limit: PATIENCE[0].limit, groups: 3, cases: 80 };
 /// Sample without MUTANTS.
 const FEW: usize = 16;
 
