@@ -163,9 +163,6 @@ impl Ctx<'_> {
             mutant: None,
             off: None,
         };
-        if cfg.require_big && cfg.tier != Tier::Full && cfg.case.is_none() {
-            return Err(Error::new(Code::BadArgument, "--require big: that case belongs to --tier full"));
-        }
         let cancel = cancel_on_signals()?;
         let rig = self.rig(&a.common, Pin::Free)?;
         if let Some(folder) = &a.dump_kernels {

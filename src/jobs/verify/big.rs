@@ -21,6 +21,9 @@ const OP: &str = "neg";
 const DTYPE: DType = DType::I8;
 const ELEMENTS: u64 = (1 << 31) + 4097;
 
+/// Where the case is, for a request that requires it and leaves it out.
+pub(super) const WHERE: &str = "that case belongs to --tier full, op neg, dtype i8";
+
 /// The case, if the request covers it.
 pub(super) fn case(cfg: &VerifyConfig) -> Result<Option<(&'static OpDesc, Case)>> {
     let op = op::find(OP)?;

@@ -188,8 +188,17 @@ impl VerifySummary {
     }
 }
 
-/// All cases of a request, in the table's order.
+/// All cases of a request, in the table's order. Errors: `BadArgument` where the case beyond 2^31 bytes is required and not
+/// among them.
 pub fn cases(cfg: &VerifyConfig) -> Result<Vec<(&'static OpDesc, Case)>> {
+    let all = selected(cfg)?;
+    if cfg.require_big && !all.iter().any(|(op, case)| big::is(op, case)) {
+        return Err(Error::new(Code::BadArgument, format!("--require big: {}", big::WHERE)));
+    }
+    Ok(all)
+}
+
+fn selected(cfg: &VerifyConfig) -> Result<Vec<(&'static OpDesc, Case)>> {
     if let Some(case) = &cfg.case {
         return Ok(vec![(crate::op::find(case.op)?, case.clone())]);
     }
