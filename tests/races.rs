@@ -40,12 +40,19 @@ fn shuffles(text: &str, step: &Step) -> bool {
 }
 
 /// Faults planted into a text: what Oclgrind must say, the case, the place.
-const PLANTED: [(&str, &str, &str, &str); 4] = [
+const PLANTED: [(&str, &str, &str, &str); 5] = [
     ("data race", "transpose/f32/m33,n65/-/uniform", "    BARRIER();\n", ""),
     ("Invalid read", "relu/f32/n257/-/uniform", "if (WITHIN(i, n))", "if (i < n + 4096)"),
     ("Uninitialized", "sum/f32/outer3,n100,inner1/-/uniform", "= (ACC)0;", ";"),
     // By a group behind the last problem.
     ("Invalid read", "bmm/f32/b5,m4,n4,k4/-/uniform", "batch < batches ? k : 0", "batch <= batches ? k : 0"),
+    // Within the memory of all arrays, beyond one of them.
+    (
+        "exceeds static array size",
+        "gemm/f32/m5,n4,k4/-/uniform",
+        "j < RN; j++) {\n            acc",
+        "j <= RN; j++) {\n            acc",
+    ),
 ];
 
 /// The device as the plans of a GPU need it, and as the processor that it says to be.
