@@ -172,8 +172,8 @@ fn rigs(test: &str) -> Option<[Rig; 4]> {
 impl Trial {
     /// What is defined with arguments and used.
     fn used(&self) -> impl Iterator<Item = &(String, String)> {
-        let name = |d: &(String, String)| words_of(&d.0).next();
-        self.defines.iter().filter(move |d| d.0.contains('(') && name(d).is_some_and(|n| self.reached.contains(&n)))
+        let used = |name: &str| words_of(name).next().is_some_and(|word| self.reached.contains(&word));
+        self.defines.iter().filter(move |(name, _)| name.contains('(') && used(name))
     }
 
     fn rig<'a>(&self, rigs: &'a [Rig; 4]) -> &'a Rig {

@@ -1,7 +1,7 @@
 //! The case beyond 2^31: of the full tier, one whose operands have more bytes and more elements than 31 bits count. Where a
 //! kernel, a driver or gpuctl itself counts in fewer, it shows here. Most devices hold it; the others say why not.
 
-use crate::base::{Attrs, Case, DType, DeviceClass, DeviceInfo, Fill, Result, os, units};
+use crate::base::{Attrs, Case, Code, DType, DeviceClass, DeviceInfo, Error, Fill, Result, os, units};
 use crate::kernel;
 use crate::op::{self, OpDesc, Role};
 
@@ -21,8 +21,10 @@ const OP: &str = "neg";
 const DTYPE: DType = DType::I8;
 const ELEMENTS: u64 = (1 << 31) + 4097;
 
-/// Where the case is, for a request that requires it and leaves it out.
-pub(super) const WHERE: &str = "that case belongs to --tier full, op neg, dtype i8";
+/// The refusal of a request that requires the case and leaves it out.
+pub(super) fn left_out() -> Error {
+    Error::new(Code::BadArgument, format!("--require big: that case belongs to --tier full, op {OP}, dtype {DTYPE}"))
+}
 
 /// The case, if the request covers it.
 pub(super) fn case(cfg: &VerifyConfig) -> Result<Option<(&'static OpDesc, Case)>> {

@@ -193,7 +193,7 @@ impl VerifySummary {
 pub fn cases(cfg: &VerifyConfig) -> Result<Vec<(&'static OpDesc, Case)>> {
     let all = selected(cfg)?;
     if cfg.require_big && !all.iter().any(|(op, case)| big::is(op, case)) {
-        return Err(Error::new(Code::BadArgument, format!("--require big: {}", big::WHERE)));
+        return Err(big::left_out());
     }
     Ok(all)
 }
