@@ -439,6 +439,9 @@ fn cases(tier: Tier, many_groups: bool) -> Vec<CaseSpec> {
             ([2, 4, 9, 8, 32, 3, 3], vec![group(2), nhwc(), strides(&[1, 2]), pads(&[2, 1])], Fill::Positive),
             // A filter of one element more than a tile of them.
             ([2, 13, 4, 9, 16, 1, 5], vec![], Fill::Uniform),
+            // Filters that are not square, several tiles of their elements.
+            ([2, 12, 8, 10, 33, 2, 3], vec![pads(&[1, 2])], Fill::Uniform),
+            ([1, 24, 9, 8, 20, 3, 2], vec![nhwc(), dilations(&[1, 2])], Fill::Integer),
             // The same of channels, for the tiles of dx.
             ([1, 17, 9, 11, 3, 3, 3], vec![pads(&[1, 1])], Fill::Uniform),
             ([1, 33, 8, 7, 5, 3, 2], vec![nhwc()], Fill::Integer),

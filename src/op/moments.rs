@@ -574,6 +574,8 @@ fn infer_cases(tier: Tier) -> Vec<CaseSpec> {
             batch_spec([2, 1, 65_537], Fill::Uniform),
             batch_spec([4, 5, 60], Fill::Offset),
             batch_spec([1, 1, 600_000], Fill::Uniform),
+            // More than a core's cache holds, in pieces that are no whole vectors.
+            batch_spec([2, 3, 87_385], Fill::Uniform),
             batch_spec([2, 66_000, 1], Fill::Uniform),
             CaseSpec {
                 attrs: Attrs::new().with("epsilon", Attr::Float(1e-3)),
