@@ -165,8 +165,8 @@ fn cases(tier: Tier) -> Vec<CaseSpec> {
             ([70, 31, 1], Fill::Wide),
             ([70, 16, 1], Fill::Wide),
             ([70, 33, 1], Fill::Wide),
-            // The last pair of vectors would reach far into the next row, whose elements may be larger.
-            ([70, 40, 1], Fill::Wide),
+            // Several work-items of many rows each, and rows that end within a pair of vectors.
+            ([400, 40, 1], Fill::Wide),
             ([3, 5000, 1], Fill::Uniform),
             ([2, 50_257, 1], Fill::Uniform),
             ([1, 50_257, 1], Fill::Wide),
