@@ -3,6 +3,7 @@
 use rayon::prelude::*;
 
 use crate::base::{Attrs, Case, Code, DType, Error, Fill, HostTensor, Result, rng::Philox};
+use crate::kernel::cpu::simd::{self, Isa, dispatch};
 
 use super::{OpDesc, Range, Role, find};
 
@@ -104,9 +105,17 @@ fn fill_tensor(t: &mut HostTensor, fill: Fill, range: Range, rng: &Philox, strea
     }
     let special = if dtype.is_float() { specials(dtype) } else { integer_specials(dtype) };
     let uniform = |i: u64| low + rng.unit(stream, i) * (high - low);
+    // What is timed is made of these, over and over: as many at a time as the processor can.
+    let even = match fill {
+        Fill::Uniform => Some((low, high - low)),
+        Fill::Positive => Some((0.0, high.abs().max(f64::MIN_POSITIVE))),
+        _ => None,
+    };
+    if let Some((from, span)) = even {
+        let isa = Isa::detect();
+        return write_all(t, |first, out| dispatch(isa, Units { rng, stream, first, from, span, out }));
+    }
     let value = |i: u64| match fill {
-        Fill::Uniform => uniform(i),
-        Fill::Positive => rng.unit(stream, i) * high.abs().max(f64::MIN_POSITIVE),
         Fill::Integer => {
             let r = (rng.u64(stream, i) % 9) as f64 - 4.0;
             r.clamp(low.ceil().min(0.0), high.floor().max(1.0))
@@ -134,9 +143,29 @@ fn fill_tensor(t: &mut HostTensor, fill: Fill, range: Range, rng: &Philox, strea
             let hot = rng.u64(stream, u64::MAX) % len.max(1);
             if i == hot { high } else { 0.0 }
         }
-        Fill::Bits(_) => 0.0,
+        Fill::Bits(_) | Fill::Uniform | Fill::Positive => 0.0,
     };
-    write_all(t, value);
+    write_all(t, |first, out| (first..).zip(out).for_each(|(i, v)| *v = value(i)));
+}
+
+/// Uniform numbers from `from` to `from + span`, for the indices from `first` on.
+struct Units<'a> {
+    rng: &'a Philox,
+    stream: u64,
+    first: u64,
+    from: f64,
+    span: f64,
+    out: &'a mut [f64],
+}
+
+impl simd::Job for Units<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: simd::Style>(self) {
+        self.rng.units(self.stream, self.first, self.out);
+        self.out.iter_mut().for_each(|v| *v = self.from + *v * self.span);
+    }
 }
 
 /// The bit patterns from `first` on, wrapping at the dtype's width.
@@ -189,16 +218,25 @@ fn integer_specials(dtype: DType) -> Vec<f64> {
 /// Elements that one thread writes at a time.
 const SHARE: usize = 1 << 20;
 
-/// Writes `value(i)` to every element i; by all threads of the pool that the caller runs in, if it runs in one.
-fn write_all(t: &mut HostTensor, value: impl Fn(u64) -> f64 + Sync) {
+/// Numbers that are made before they become elements.
+const SOME: usize = 256;
+
+/// Writes what `values(first, ..)` makes, some elements from `first` on at a time, to all; by all threads of the pool that
+/// the caller runs in, if it runs in one.
+fn write_all(t: &mut HostTensor, values: impl Fn(u64, &mut [f64]) + Sync) {
     let pooled = rayon::current_thread_index().is_some();
     macro_rules! each {
         ($t:ty, $cast:expr) => {{
             let cast: fn(f64) -> $t = $cast;
             let write = |(share, bytes): (usize, &mut [u8])| {
                 let first = share * SHARE;
-                for (i, b) in bytes.chunks_exact_mut(size_of::<$t>()).enumerate() {
-                    b.copy_from_slice(&cast(value((first + i) as u64)).to_le_bytes());
+                let mut made = [0.0; SOME];
+                for (i, some) in bytes.chunks_mut(SOME * size_of::<$t>()).enumerate() {
+                    let made = &mut made[..some.len() / size_of::<$t>()];
+                    values((first + i * SOME) as u64, made);
+                    for (b, v) in some.chunks_exact_mut(size_of::<$t>()).zip(made) {
+                        b.copy_from_slice(&cast(*v).to_le_bytes());
+                    }
                 }
             };
             let share = SHARE * size_of::<$t>();
