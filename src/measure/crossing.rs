@@ -4,7 +4,9 @@
 //! a whole (placement, clocks), so a few of them measure the same sizes, and what is said of a size counts both errors: that
 //! of the processes' mean, with as many degrees of freedom as there are processes beyond the first, and that of the size
 //! within them. Around the crossing a parabola in the logarithm of the size is fitted to the means; the interval holds the
-//! sizes at which its own interval contains 1 (Fieller 1954). Where the parabola misses the means by more than their noise
+//! sizes at which its own interval contains 1 (Fieller 1954). If it is wide and the processes are not why, each of them
+//! visits the sizes again, one visit long after the other: what a visit finds may hold for all of its samples (where its
+//! buffers lie, on which processors its threads wake up) and be another at the next visit. Where the parabola misses the means by more than their noise
 //! (tiles, waves, caches), the misses are the error, and the interval is that of a single size: the last of several changes
 //! of the winner lies within the ripple. A wide interval is halved then, size by size, each judged by its own interval.
 //!
@@ -18,15 +20,32 @@ use crate::base::stats::median;
 pub struct Look {
     /// The size, at least 1.
     pub size: u64,
-    /// ln(CPU seconds / device seconds) of process 0, 1, ...
+    /// ln(CPU seconds / device seconds) of process 0, 1, ..., each the mean of its visits.
     pub logs: Vec<f64>,
+    /// How many of each process.
+    pub visits: Vec<usize>,
 }
 
 impl Look {
-    /// A size with the samples of the CPU and the device by process.
+    /// A size with the samples of the CPU and the device by process, each of one visit.
     pub fn of(size: u64, pairs: &[(Vec<f64>, Vec<f64>)]) -> Self {
-        Look { size, logs: pairs.iter().map(|(cpu, device)| (median(cpu) / median(device)).ln()).collect() }
+        let logs: Vec<f64> = pairs.iter().map(|(cpu, device)| log_ratio(cpu, device)).collect();
+        Look { size, visits: vec![1; logs.len()], logs }
     }
+
+    /// The same of processes that visited it several times: [`log_ratio`] of each visit.
+    pub fn visited<'a>(size: u64, processes: impl Iterator<Item = &'a [f64]> + Clone) -> Self {
+        Look {
+            size,
+            logs: processes.clone().map(|visits| mean(visits.iter().copied())).collect(),
+            visits: processes.map(<[f64]>::len).collect(),
+        }
+    }
+}
+
+/// ln(CPU seconds / device seconds) of the samples of one visit, by their medians.
+pub fn log_ratio(cpu: &[f64], device: &[f64]) -> f64 {
+    (median(cpu) / median(device)).ln()
 }
 
 /// How much to measure.
@@ -40,16 +59,19 @@ pub struct Plan {
     pub narrow: f64,
     /// Most sizes around the crossing.
     pub sizes: usize,
+    /// Most visits of a process to each of them.
+    pub visits: usize,
 }
 
 impl Plan {
-    /// 3 processes, 5 near the crossing, at most 11; until the interval is within 1.10 or 15 sizes lie around it.
+    /// 3 processes, 5 near the crossing, at most 11; until the interval is within 1.10, 15 sizes lie around it or each
+    /// process visited them 12 times.
     pub fn new(grid: Vec<u64>) -> Self {
-        Plan { grid, processes: [3, 5, 11], narrow: 1.1, sizes: 15 }
+        Plan { grid, processes: [3, 5, 11], narrow: 1.1, sizes: 15, visits: 12 }
     }
 
-    /// Whether more processes might say more than this.
-    pub fn wants_processes(&self, outcome: &Outcome) -> bool {
+    /// Whether more processes or visits might say more than this.
+    pub fn wants_more(&self, outcome: &Outcome) -> bool {
         match outcome {
             Outcome::Inconclusive(_) => true,
             Outcome::Crossing { ci: [low, high], .. } => *high as f64 > self.narrow * *low as f64,
@@ -67,6 +89,8 @@ pub enum Step {
         sizes: Vec<u64>,
         /// In how many processes.
         processes: usize,
+        /// How often in each of them.
+        visits: usize,
     },
     /// Nothing more: this is known.
     Done(Outcome),
@@ -102,6 +126,10 @@ const CLOSE: f64 = 0.01;
 const SURELY: f64 = 1.5;
 /// And so many more than around other crossings.
 const MORE_SIZES: usize = 7;
+/// Most visits to sizes of the first look.
+const MOST_OF_ALL: usize = 4;
+/// So many more visits than an interval seems to need, for its width is an estimate as well.
+const SPARE: f64 = 1.25;
 /// Half of the first window, as a factor.
 const HALF: f64 = 1.5;
 /// How far below a crossing a sure win of the device counts as ripple of it (tiles and waves make steps).
@@ -130,7 +158,7 @@ pub fn next(looks: &[Look], plan: &Plan, snap: &dyn Fn(u64) -> u64) -> Step {
     let measured = |size: u64| at(size).map_or(0, |l| l.logs.len());
     let grid = &plan.grid;
     if let Some(size) = grid.iter().find(|s| measured(**s) == 0) {
-        return Step::Measure { sizes: vec![*size], processes: 1 };
+        return Step::Measure { sizes: vec![*size], processes: 1, visits: 1 };
     }
     let coarse: Vec<&Look> = grid.iter().filter_map(|s| at(*s)).collect();
     if coarse.iter().any(|l| l.logs.iter().any(|v| !v.is_finite())) {
@@ -145,7 +173,7 @@ pub fn next(looks: &[Look], plan: &Plan, snap: &dyn Fn(u64) -> u64) -> Step {
     let mut processes = key.iter().map(|i| coarse[*i].logs.len()).min().unwrap_or(0);
     if processes < plan.processes[0] {
         processes = plan.processes[0];
-        return Step::Measure { sizes: key.iter().map(|i| coarse[*i].size).collect(), processes };
+        return Step::Measure { sizes: key.iter().map(|i| coarse[*i].size).collect(), processes, visits: 1 };
     }
     let Some(table) = Table::of(coarse.iter().copied(), processes) else {
         return Step::Done(Outcome::Inconclusive("one size only"));
@@ -157,10 +185,18 @@ pub fn next(looks: &[Look], plan: &Plan, snap: &dyn Fn(u64) -> u64) -> Step {
     let more = Step::Measure {
         sizes: key.iter().map(|i| coarse[*i].size).collect(),
         processes: (processes + 3).min(plan.processes[2]),
+        visits: 1,
     };
+    let visits = key.iter().flat_map(|i| &coarse[*i].visits[..processes]).copied().min().unwrap_or(1);
     match pattern(&values, &signs, &sizes) {
         Pattern::Known(outcome) => Step::Done(outcome),
         Pattern::Open(_) if processes < plan.processes[2] => more,
+        // The largest sizes take longest.
+        Pattern::Open(_) if visits < plan.visits.min(MOST_OF_ALL) => Step::Measure {
+            sizes: key.iter().map(|i| coarse[*i].size).collect(),
+            processes,
+            visits: MOST_OF_ALL.min(plan.visits),
+        },
         Pattern::Open(why) => Step::Done(Outcome::Inconclusive(why)),
         Pattern::Between(below) => {
             let slope = (values[below + 1] - values[below]) / (sizes[below + 1] as f64 / sizes[below] as f64).ln();
@@ -239,9 +275,10 @@ fn around(looks: &[Look], plan: &Plan, snap: &dyn Fn(u64) -> u64, guess: f64, ha
     inside.retain(|l| !coarse(l.size));
     let done = |s: &u64| inside.iter().any(|l| l.size == *s);
     if inside.len() < wanted.len() || !wanted.iter().all(done) && inside.len() < FIRST_SIZES {
-        return Step::Measure { sizes: wanted, processes };
+        return Step::Measure { sizes: wanted, processes, visits: 1 };
     }
     let processes = inside.iter().map(|l| l.logs.len()).min().unwrap_or(0);
+    let visits = inside.iter().flat_map(|l| &l.visits[..processes]).copied().min().unwrap_or(1);
     let Some(table) = Table::of(inside.iter().copied(), processes) else {
         return Step::Done(Outcome::Inconclusive("too few sizes around the crossing"));
     };
@@ -252,6 +289,11 @@ fn around(looks: &[Look], plan: &Plan, snap: &dyn Fn(u64) -> u64, guess: f64, ha
     let found = Found::of(&fit, a, b);
     let full = inside.len() >= plan.sizes;
     let step = (b - a) / (FIRST_SIZES - 1) as f64;
+    let again = |times: f64| Step::Measure {
+        sizes: inside.iter().map(|l| l.size).collect(),
+        processes,
+        visits: ((visits as f64 * times).ceil() as usize).clamp(visits + 1, plan.visits.max(visits + 1)),
+    };
     match found {
         Found { root: Some(root), below, above: Some(above) } if below.is_some() || a <= low + 1e-9 => {
             let ci = [below.unwrap_or(low), above];
@@ -261,10 +303,14 @@ fn around(looks: &[Look], plan: &Plan, snap: &dyn Fn(u64) -> u64, guess: f64, ha
                 let sizes = inside.iter().map(|l| l.size).collect();
                 // All at once: to stop at the first number of processes that looks narrow would favour those that agree
                 // by chance.
-                return Step::Measure { sizes, processes: plan.processes[2] };
+                return Step::Measure { sizes, processes: plan.processes[2], visits };
             }
             // Not where chance alone may look like a bend, nor where the processes are why it is wide.
             let clear = fit.ripple > 0.0 && fit.own.size > CLEAR * table.own.size;
+            // Errors shrink with the root of the number of visits.
+            if wide && !clear && table.own.size > table.common.size && visits < plan.visits {
+                return again(SPARE * ((ci[1] - ci[0]) / plan.narrow.ln()).powi(2));
+            }
             let mut best = (root, ci);
             if wide && clear && !common && processes <= plan.processes[1] {
                 let closer = Closer::of(&table, processes, best);
@@ -272,7 +318,7 @@ fn around(looks: &[Look], plan: &Plan, snap: &dyn Fn(u64) -> u64, guess: f64, ha
                 let free = |s: &u64| !coarse(*s) && !looks.iter().any(|l| l.size == *s);
                 let next = closer.next.iter().map(|at| snap(at.exp().round() as u64)).find(free);
                 if let Some(size) = next.filter(|_| inside.len() < plan.sizes + MORE_SIZES) {
-                    return Step::Measure { sizes: vec![size], processes };
+                    return Step::Measure { sizes: vec![size], processes, visits };
                 }
                 best = (closer.root, closer.ci);
             }
@@ -282,6 +328,7 @@ fn around(looks: &[Look], plan: &Plan, snap: &dyn Fn(u64) -> u64, guess: f64, ha
                 ci: [ci[0].exp().floor() as u64, ci[1].exp().ceil() as u64],
             })
         }
+        _ if full && visits < plan.visits => again(2.0),
         _ if full => Step::Done(Outcome::Inconclusive("the crossing cannot be told from the noise")),
         Found { below, above, .. } => {
             let down = below.is_none() && a > low + 1e-9;
@@ -298,11 +345,14 @@ fn around(looks: &[Look], plan: &Plan, snap: &dyn Fn(u64) -> u64, guess: f64, ha
             sizes.sort_unstable();
             sizes.dedup();
             if !sizes.is_empty() {
-                return Step::Measure { sizes, processes };
+                return Step::Measure { sizes, processes, visits };
             }
             if processes < plan.processes[2] {
                 let sizes = inside.iter().map(|l| l.size).collect();
-                return Step::Measure { sizes, processes: (processes + 3).min(plan.processes[2]) };
+                return Step::Measure { sizes, processes: (processes + 3).min(plan.processes[2]), visits };
+            }
+            if visits < plan.visits {
+                return again(2.0);
             }
             Step::Done(Outcome::Inconclusive("the crossing cannot be told from the noise"))
         }
@@ -366,22 +416,27 @@ mod tests {
         plan: &Plan,
         snap: &dyn Fn(u64) -> u64,
         log_ratio: &dyn Fn(u64, usize) -> f64,
-    ) -> (Outcome, Vec<(u64, usize)>) {
+    ) -> (Outcome, Vec<(u64, usize, usize)>) {
         let mut looks: Vec<Look> = Vec::new();
         let mut asked = Vec::new();
         for _ in 0..200 {
             match next(&looks, plan, snap) {
                 Step::Done(outcome) => return (outcome, asked),
-                Step::Measure { sizes, processes } => {
+                Step::Measure { sizes, processes, visits } => {
                     let before = asked.len();
                     for size in sizes {
                         let i = looks.iter().position(|l| l.size >= size).unwrap_or(looks.len());
                         if looks.get(i).is_none_or(|l| l.size != size) {
-                            looks.insert(i, Look { size, logs: Vec::new() });
+                            looks.insert(i, Look { size, logs: Vec::new(), visits: Vec::new() });
                         }
                         for process in looks[i].logs.len()..processes {
                             looks[i].logs.push(log_ratio(size, process));
-                            asked.push((size, process));
+                            looks[i].visits.push(0);
+                        }
+                        // What these processes find at a size they find at every visit.
+                        for (process, had) in looks[i].visits[..processes].iter_mut().enumerate() {
+                            asked.extend((*had..visits).map(|visit| (size, process, visit)));
+                            *had = visits.max(*had);
                         }
                     }
                     assert!(asked.len() > before, "a step that asks for nothing new never ends");
@@ -398,11 +453,11 @@ mod tests {
             let mut grid: Vec<u64> = grid((1000, 1 << 20)).into_iter().map(snap).collect();
             grid.dedup();
             let (outcome, asked) = follow(&Plan::new(grid), &snap, &|size, process| log_ratio(size, process, at));
-            assert!(asked.iter().all(|(size, _)| size.is_multiple_of(rows)), "{rows} {at}: {asked:?}");
+            assert!(asked.iter().all(|(size, ..)| size.is_multiple_of(rows)), "{rows} {at}: {asked:?}");
             let mut once = asked.clone();
             once.sort_unstable();
             once.dedup();
-            assert_eq!(once.len(), asked.len(), "no size twice in one process: {rows} {at}");
+            assert_eq!(once.len(), asked.len(), "no visit twice: {rows} {at}");
             let Outcome::Crossing { ci: [low, high], .. } = outcome else { panic!("{rows} {at}: {outcome:?}") };
             assert!(low as f64 <= at * 1.02 && at <= high as f64 * 1.02, "{rows} {at}: {low} to {high}");
         }
@@ -429,8 +484,8 @@ mod tests {
     fn fewer_processes_first_and_more_for_what_is_open() {
         let plan = |most: usize| Plan { processes: [3, 5, most], ..Plan::new(grid((1000, 1 << 20))) };
         let (outcome, asked) = follow(&plan(5), &|s| s, &|size, process| log_ratio(size, process, 40_000.0));
-        assert!(asked.iter().all(|(_, process)| *process < 5));
-        assert!(!plan(5).wants_processes(&outcome), "narrow: {outcome:?}");
+        assert!(asked.iter().all(|(_, process, _)| *process < 5));
+        assert!(!plan(5).wants_more(&outcome), "narrow: {outcome:?}");
         for (outcome, wants) in [
             (Outcome::Always, false),
             (Outcome::Never, false),
@@ -439,11 +494,11 @@ mod tests {
             (Outcome::Crossing { size: 100, ci: [100, 110] }, false),
             (Outcome::Crossing { size: 100, ci: [90, 110] }, true),
         ] {
-            assert_eq!(plan(5).wants_processes(&outcome), wants, "{outcome:?}");
+            assert_eq!(plan(5).wants_more(&outcome), wants, "{outcome:?}");
         }
         // Nobody wins at the largest size: all processes are asked, then it stays open.
         let (outcome, asked) = follow(&plan(11), &|s| s, &|size, process| log_ratio(size, process, f64::from(1 << 20)));
         assert!(matches!(outcome, Outcome::Inconclusive(_)), "{outcome:?}");
-        assert!(asked.iter().any(|(_, process)| *process == 10));
+        assert!(asked.iter().any(|(_, process, _)| *process == 10));
     }
 }

@@ -5,6 +5,7 @@
 mod keys;
 mod slowed;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -298,12 +299,14 @@ fn another_cpu_variant_is_another_key() {
 struct Noise {
     sample: f64,
     process: f64,
+    /// Of each visit of a process to a size.
+    visit: f64,
     /// From this look on, one process's device takes half as long again.
     throttled: bool,
 }
 
 const fn noise(sample: f64, process: f64) -> Noise {
-    Noise { sample, process, throttled: false }
+    Noise { sample, process, visit: 0.0, throttled: false }
 }
 
 /// A key whose times are known without noise.
@@ -317,20 +320,21 @@ struct Key<'a> {
 fn synthetic(key: &Key<'_>, noise: Noise, run: u64) -> (Outcome, u64) {
     let rng = Philox::new(0x5EED ^ run.wrapping_mul(0x9E37_79B9_7F4A_7C15));
     let plan = Plan::new(crossing::grid(key.range));
-    let (mut looks, mut done, mut calls) = (Vec::<Look>::new(), 0u64, 0);
+    // Of each size and process what its visits found.
+    let (mut found, mut done, mut calls) = (BTreeMap::<u64, Vec<Vec<f64>>>::new(), 0u64, 0);
     let throttled_from = if noise.throttled { rng.u64(7, 0) % 40 } else { u64::MAX };
     loop {
-        let (sizes, processes) = match crossing::next(&looks, &plan, &|size| size) {
+        let all = |(size, processes): (&u64, &Vec<Vec<f64>>)| Look::visited(*size, processes.iter().map(Vec::as_slice));
+        let looks: Vec<Look> = found.iter().map(all).collect();
+        let (sizes, processes, visits) = match crossing::next(&looks, &plan, &|size| size) {
             Step::Done(outcome) => return (outcome, calls),
-            Step::Measure { sizes, processes } => (sizes, processes),
+            Step::Measure { sizes, processes, visits } => (sizes, processes, visits),
         };
         let before = done;
         for size in sizes {
-            let at = looks.binary_search_by_key(&size, |l| l.size).unwrap_or_else(|at| {
-                looks.insert(at, Look { size, logs: Vec::new() });
-                at
-            });
-            for process in looks[at].logs.len()..processes {
+            let at = found.entry(size).or_default();
+            at.resize(processes.max(at.len()), Vec::new());
+            for process in (0..processes).flat_map(|p| (at[p].len()..visits).map(move |_| p)).collect::<Vec<_>>() {
                 let pairs = if processes == 1 { 7 } else { 15 };
                 let (cpu, gpu) = (key.times)(size);
                 let offset = noise.process * rng.normal(1, process as u64);
@@ -338,13 +342,13 @@ fn synthetic(key: &Key<'_>, noise: Noise, run: u64) -> (Outcome, u64) {
                 let series = |side: u64, t: f64| -> Vec<f64> {
                     (0..pairs).map(|i| t * (noise.sample * rng.normal(100 + 2 * done + side, i)).exp()).collect()
                 };
-                let pair = (series(0, cpu), series(1, gpu * slow * offset.exp()));
-                looks[at].logs.extend(Look::of(size, &[pair]).logs);
+                let visit = noise.visit * rng.normal(2, done);
+                at[process].push(crossing::log_ratio(&series(0, cpu), &series(1, gpu * slow * (offset + visit).exp())));
                 done += 1;
                 calls += 2 * pairs;
             }
         }
-        assert!(done > before && done < 1000, "asks for nothing new or has no end: {looks:?}");
+        assert!(done > before && done < 3000, "asks for nothing new or has no end: {looks:?}");
     }
 }
 
@@ -426,10 +430,12 @@ fn stated_intervals_contain_the_true_crossing() {
         (noise(0.05, 0.0), Some(1.25)),
         (noise(0.2, 0.0), Some(2.0)),
         (noise(0.03, 0.3), None),
-        (Noise { sample: 0.03, process: 0.02, throttled: true }, None),
+        (Noise { throttled: true, ..noise(0.03, 0.02) }, None),
+        // PoCL on two virtual processors: what holds for a visit moves its median by a third, and processes hardly differ.
+        (Noise { visit: 0.35, ..noise(0.1, 0.02) }, Some(1.25)),
     ] {
         let (mut inside, mut open, mut theirs, mut calls, mut widths) = (0, 0, 0, 0, Vec::new());
-        let mut low_by: std::collections::BTreeMap<&str, (u64, u64, u64)> = Default::default();
+        let mut low_by: BTreeMap<&str, (u64, u64, u64)> = Default::default();
         for run in 0..1000u64 {
             let (name, range, truth, times) = &keys[run as usize % keys.len()];
             let key = Key { range: *range, times };
@@ -452,10 +458,11 @@ fn stated_intervals_contain_the_true_crossing() {
         let found = widths.len() as f64;
         let (share, width) = (inside as f64 / found, stats::median(&widths));
         println!(
-            "noise {} processes {} throttled {}: truth inside {:.1} % of {found}, median width {width:.3}, {open} open, {} calls each; \
+            "noise {} processes {} visits {} throttled {}: truth inside {:.1} % of {found}, median width {width:.3}, {open} open, {} calls each; \
              GPU-BLOB's rule within 10 % of the truth in {:.1} %",
             noise.sample,
             noise.process,
+            noise.visit,
             noise.throttled,
             100.0 * share,
             calls / 1000,

@@ -143,13 +143,14 @@ impl Measuring<'_, '_> {
             }
             grid.push(size);
         }
-        let plan = Plan::new(grid);
+        // A round is what a process is elsewhere; the functions' operands are the caller's.
+        let plan = Plan { visits: 1, ..Plan::new(grid) };
         loop {
             let looks: Vec<Look> = self.series.iter().map(|(size, pairs)| Look::of(*size, pairs)).collect();
             let (sizes, rounds) = match crossing::next(&looks, &plan, &|size| size) {
                 _ if plan.grid.is_empty() => return Ok((Outcome::Inconclusive("nothing was measured"), cut)),
                 Step::Done(outcome) => return Ok((outcome, cut)),
-                Step::Measure { sizes, processes } => (sizes, processes),
+                Step::Measure { sizes, processes, .. } => (sizes, processes),
             };
             for round in 0..rounds {
                 for size in &sizes {

@@ -132,11 +132,33 @@ impl Swept {
     }
 }
 
-/// A size in one process: samples of the CPU and of the device.
+/// Samples of the CPU and of the device in one process.
 type Pair = (Vec<f64>, Vec<f64>);
 
+/// A size in one process: samples of all visits, and what each visit found.
+#[derive(Clone, Debug, Default)]
+struct Visited {
+    pair: Pair,
+    logs: Vec<f64>,
+}
+
+impl Visited {
+    fn add(&mut self, cpu: &[f64], device: &[f64]) {
+        self.logs.push(crossing::log_ratio(cpu, device));
+        self.pair.0.extend(cpu);
+        self.pair.1.extend(device);
+    }
+}
+
 /// What was measured of one residency, by the number that the size is made from; the processes in order.
-type Series = BTreeMap<u64, Vec<Pair>>;
+type Series = BTreeMap<u64, Vec<Visited>>;
+
+fn looks(series: &Series) -> Vec<Look> {
+    series.iter().map(|(size, all)| Look::visited(*size, all.iter().map(|v| v.logs.as_slice()))).collect()
+}
+
+/// Number of the visit, a size and the number of a process: in this order, so that visits of one process to one size lie apart.
+type Visit = (usize, u64, usize);
 
 /// One call each, for predictions.
 #[derive(Clone, Copy, Debug)]
@@ -217,7 +239,7 @@ impl Sweep<'_> {
         let mut samples = Vec::new();
         for (param, pairs) in &state.series[which] {
             let case = self.case(*param)?;
-            samples.extend(pairs.iter().enumerate().map(|(process, pair)| sample(&case, process, pair)));
+            samples.extend(pairs.iter().enumerate().map(|(process, v)| sample(&case, process, &v.pair)));
         }
         samples.extend(state.others.iter().map(|(case, process, pairs)| sample(case, *process, &pairs[which])));
         Ok((samples, self.residencies[which] != Residency::Resident))
@@ -256,8 +278,9 @@ impl Sweep<'_> {
         })
     }
 
-    fn point(&self, param: u64, pairs: &[Pair]) -> Result<CalibratePoint> {
+    fn point(&self, param: u64, visited: &[Visited]) -> Result<CalibratePoint> {
         let case = self.case(param)?;
+        let pairs: Vec<&Pair> = visited.iter().map(|v| &v.pair).collect();
         let geometric = |of: fn(&Pair) -> &Vec<f64>| {
             (pairs.iter().map(|p| stats::median(of(p)).ln()).sum::<f64>() / pairs.len() as f64).exp()
         };
@@ -316,7 +339,10 @@ impl<'s, 'a> Running<'s, 'a> {
     /// Follows the plan of each residency; what several ask for is measured together. `most`: processes.
     fn decide(&mut self, most: usize) -> Result<Vec<Outcome>> {
         let n = most.min(self.sweep.processes);
-        let plan = Plan { processes: [3.min(n), 5.min(n), n], ..Plan::new(self.out.state.grid.clone()) };
+        let plan = Plan::new(self.out.state.grid.clone());
+        // The first pass is to give as many verdicts as it can: one visit each.
+        let visits = if most < self.sweep.processes { 1 } else { plan.visits };
+        let plan = Plan { processes: [3.min(n), 5.min(n), n], visits, ..plan };
         let count = self.out.state.series.len();
         let nothing = || vec![Outcome::Inconclusive("nothing was measured"); count];
         let mut known: Vec<Option<Outcome>> = vec![None; count];
@@ -331,7 +357,7 @@ impl<'s, 'a> Running<'s, 'a> {
             if wanted.is_empty() {
                 return Err(Error::new(Code::Internal, "the plan of a crossing asks for nothing new"));
             }
-            for ((size, process), mut which) in wanted {
+            for ((_, size, process), mut which) in wanted {
                 which.retain(|i| known[*i].is_none());
                 if which.is_empty() {
                     continue;
@@ -342,7 +368,7 @@ impl<'s, 'a> Running<'s, 'a> {
                     Looked::LeftOut { time, .. } => {
                         self.out.undecided |= time;
                         for i in which {
-                            known[i] = Some(Outcome::Inconclusive("the budget was spent before it was known"));
+                            known[i] = Some(self.so_far(&plan, i)?);
                         }
                     }
                 }
@@ -350,22 +376,34 @@ impl<'s, 'a> Running<'s, 'a> {
         }
     }
 
-    /// What the residencies that are not known yet ask for, by size and number of the process; or they are known now.
-    fn wanted(&mut self, plan: &Plan, known: &mut [Option<Outcome>]) -> Result<BTreeMap<(u64, usize), Vec<usize>>> {
+    /// What is known of a residency when the time is up, however wide.
+    fn so_far(&self, plan: &Plan, which: usize) -> Result<Outcome> {
+        let [verdict, near, _] = plan.processes;
+        let enough = Plan { processes: [verdict, near, near], visits: 1, ..plan.clone() };
+        let looks = looks(&self.out.state.series[which]);
+        match crossing::next(&looks, &enough, &|param| self.sweep.snap(param)) {
+            Step::Done(outcome) => self.sweep.sized(outcome),
+            Step::Measure { .. } => Ok(Outcome::Inconclusive("the budget was spent before it was known")),
+        }
+    }
+
+    /// What the residencies that are not known yet ask for, by visit, size and number of the process; or they are known now.
+    fn wanted(&mut self, plan: &Plan, known: &mut [Option<Outcome>]) -> Result<BTreeMap<Visit, Vec<usize>>> {
         let sweep = self.sweep;
-        let mut wanted: BTreeMap<(u64, usize), Vec<usize>> = BTreeMap::new();
+        let mut wanted: BTreeMap<Visit, Vec<usize>> = BTreeMap::new();
         for (which, known) in known.iter_mut().enumerate().filter(|(_, known)| known.is_none()) {
             let series = &self.out.state.series[which];
-            let looks: Vec<Look> = series.iter().map(|(size, pairs)| Look::of(*size, pairs)).collect();
+            let looks = looks(series);
             match crossing::next(&looks, plan, &|param| sweep.snap(param)) {
                 Step::Done(outcome) => {
-                    self.out.undecided |= plan.processes[2] < sweep.processes && plan.wants_processes(&outcome);
+                    self.out.undecided |= plan.processes[2] < sweep.processes && plan.wants_more(&outcome);
                     *known = Some(sweep.sized(outcome)?);
                 }
-                Step::Measure { sizes, processes } => {
-                    for size in sizes {
-                        for process in series.get(&size).map_or(0, Vec::len)..processes {
-                            wanted.entry((size, process)).or_default().push(which);
+                Step::Measure { sizes, processes, visits } => {
+                    for (size, process) in sizes.iter().flat_map(|size| (0..processes).map(|p| (*size, p))) {
+                        let had = series.get(&size).and_then(|all| all.get(process)).map_or(0, |v| v.logs.len());
+                        for visit in had..visits {
+                            wanted.entry((visit, size, process)).or_default().push(which);
                         }
                     }
                 }
@@ -443,7 +481,11 @@ impl<'s, 'a> Running<'s, 'a> {
         if let Looked::Timed(timed) = &looked {
             self.out.calls[0] += timed.calls;
             for (i, device) in which.iter().zip(&timed.devices) {
-                self.out.state.series[*i].entry(param).or_default().push((timed.cpu.clone(), device.clone()));
+                let processes = self.out.state.series[*i].entry(param).or_default();
+                if processes.len() <= process {
+                    processes.resize_with(process + 1, Visited::default);
+                }
+                processes[process].add(&timed.cpu, device);
             }
         }
         Ok(looked)
