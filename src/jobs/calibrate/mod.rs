@@ -242,9 +242,6 @@ fn run_with(
 /// Groups whose samples are in memory together.
 const BLOCK: usize = 256;
 
-/// Passes over groups that the budget did not suffice for, as long as there is time.
-const AGAIN: usize = 3;
-
 /// Share of the time that is kept for shapes besides the sweeps, once the verdicts are known.
 const SHAPES: f64 = 0.25;
 
@@ -306,8 +303,14 @@ fn calibrate_block(
         }
         Ok::<(), Error>(())
     };
-    for _ in 0..AGAIN {
+    // In turns, until nobody measures any more.
+    let timed = |all: &[(&Group<'_>, Swept)]| all.iter().map(|(_, s)| s.calls[0]).sum::<u64>();
+    loop {
+        let before = timed(&all);
         pass(More::Decide, &deciding, &|s| s.undecided, &mut all)?;
+        if timed(&all) == before {
+            break;
+        }
     }
     pass(More::Shapes, span, &|s| s.crosses(), &mut all)?;
     pass(More::Decide, span, &|s| s.cut_short, &mut all)?;
