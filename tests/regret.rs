@@ -59,7 +59,7 @@ fn judge(profile: &Profile, cfg: &RegretConfig, rigs: &[Rig]) -> Vec<RegretRecor
 
 /// Regret by the machine's own noise-free times.
 fn truth(spec: &Spec, profile: &Profile, shapes: usize) -> Vec<RegretRecord> {
-    let cfg = RegretConfig { shapes, dense: 4, processes: 2, pairs: 3, ..RegretConfig::new(Duration::from_secs(9000)) };
+    let cfg = RegretConfig { shapes, dense: 4, processes: 2, pairs: 3, looks: 1, ..RegretConfig::new(Duration::from_secs(9000)) };
     judge(profile, &cfg, &[rig(&spec.clone().quiet(), 0)])
 }
 
@@ -187,7 +187,7 @@ fn a_profile_that_is_worse_than_a_constant_choice_is_found() {
     let spec = sim::spec("h200").unwrap();
     let cal = study(&spec, &config("sum"), 5);
     let rigs: Vec<Rig> = (20..25).map(|p| rig(&spec, p)).collect();
-    let cfg = RegretConfig { shapes: 24, dense: 8, ..RegretConfig::new(Duration::from_secs(900)) };
+    let cfg = RegretConfig { shapes: 24, dense: 8, looks: 1, ..RegretConfig::new(Duration::from_secs(900)) };
     for r in judge(&cal.profile, &cfg, &rigs) {
         assert_eq!((r.finding.as_str(), r.processes), ("ok", 5), "{} {}", r.family, r.residency);
     }

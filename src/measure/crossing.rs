@@ -4,9 +4,9 @@
 //! a whole (placement, clocks), so a few of them measure the same sizes, and what is said of a size counts both errors: that
 //! of the processes' mean, with as many degrees of freedom as there are processes beyond the first, and that of the size
 //! within them. Around the crossing a parabola in the logarithm of the size is fitted to the means; the interval holds the
-//! sizes at which its own interval contains 1 (Fieller 1954). If it is wide and the processes are not why, each of them
-//! visits the sizes again, one visit long after the other: what a visit finds may hold for all of its samples (where its
-//! buffers lie, on which processors its threads wake up) and be another at the next visit. Where the parabola misses the means by more than their noise
+//! sizes at which its own interval contains 1 (Fieller 1954). If it is wide and the processes are not why, each of them visits
+//! the sizes again. Visits count as independent, so whoever measures lets some tenths of a second pass between them: what a
+//! machine does for so long, all visits meet that lie within it. Where the parabola misses the means by more than their noise
 //! (tiles, waves, caches), the misses are the error, and the interval is that of a single size: the last of several changes
 //! of the winner lies within the ripple. A wide interval is halved then, size by size, each judged by its own interval.
 //!
@@ -59,15 +59,15 @@ pub struct Plan {
     pub narrow: f64,
     /// Most sizes around the crossing.
     pub sizes: usize,
-    /// Visits of a process to each of them that a crossing rests on, and at most.
-    pub visits: [usize; 2],
+    /// Most visits of a process to each of them.
+    pub visits: usize,
 }
 
 impl Plan {
-    /// 3 processes, 5 near the crossing, at most 11; until the interval is within 1.10, 15 sizes lie around it or each
-    /// process visited them 36 times, and at least three times.
+    /// 3 processes, 5 near the crossing, at most 11; until the interval is within 1.10, or 15 sizes lie around it and each
+    /// process visited them 36 times.
     pub fn new(grid: Vec<u64>) -> Self {
-        Plan { grid, processes: [3, 5, 11], narrow: 1.1, sizes: 15, visits: [3, 36] }
+        Plan { grid, processes: [3, 5, 11], narrow: 1.1, sizes: 15, visits: 36 }
     }
 
     /// Whether more processes or visits might say more than this.
@@ -192,10 +192,10 @@ pub fn next(looks: &[Look], plan: &Plan, snap: &dyn Fn(u64) -> u64) -> Step {
         Pattern::Known(outcome) => Step::Done(outcome),
         Pattern::Open(_) if processes < plan.processes[2] => more,
         // The largest sizes take longest.
-        Pattern::Open(_) if visits < plan.visits[1].min(MOST_OF_ALL) => Step::Measure {
+        Pattern::Open(_) if visits < plan.visits.min(MOST_OF_ALL) => Step::Measure {
             sizes: key.iter().map(|i| coarse[*i].size).collect(),
             processes,
-            visits: MOST_OF_ALL.min(plan.visits[1]),
+            visits: MOST_OF_ALL.min(plan.visits),
         },
         Pattern::Open(why) => Step::Done(Outcome::Inconclusive(why)),
         Pattern::Between(below) => {
@@ -292,11 +292,8 @@ fn around(looks: &[Look], plan: &Plan, snap: &dyn Fn(u64) -> u64, guess: f64, ha
     let again = |times: f64| Step::Measure {
         sizes: inside.iter().map(|l| l.size).collect(),
         processes,
-        visits: ((visits as f64 * times).ceil() as usize).clamp(visits + 1, plan.visits[1].max(visits + 1)),
+        visits: ((visits as f64 * times).ceil() as usize).clamp(visits + 1, plan.visits.max(visits + 1)),
     };
-    if visits < plan.visits[0] {
-        return again(plan.visits[0] as f64 / visits as f64);
-    }
     match found {
         Found { root: Some(root), below, above: Some(above) } if below.is_some() || a <= low + 1e-9 => {
             let ci = [below.unwrap_or(low), above];
@@ -311,7 +308,7 @@ fn around(looks: &[Look], plan: &Plan, snap: &dyn Fn(u64) -> u64, guess: f64, ha
             // Not where chance alone may look like a bend, nor where the processes are why it is wide.
             let clear = fit.ripple > 0.0 && fit.own.size > CLEAR * table.own.size;
             // Errors shrink with the root of the number of visits.
-            if wide && !clear && table.own.size > table.common.size && visits < plan.visits[1] {
+            if wide && !clear && table.own.size > table.common.size && visits < plan.visits {
                 return again(SPARE * ((ci[1] - ci[0]) / plan.narrow.ln()).powi(2));
             }
             let mut best = (root, ci);
@@ -331,7 +328,7 @@ fn around(looks: &[Look], plan: &Plan, snap: &dyn Fn(u64) -> u64, guess: f64, ha
                 ci: [ci[0].exp().floor() as u64, ci[1].exp().ceil() as u64],
             })
         }
-        _ if full && visits < plan.visits[1] => again(2.0),
+        _ if full && visits < plan.visits => again(2.0),
         _ if full => Step::Done(Outcome::Inconclusive("the crossing cannot be told from the noise")),
         Found { below, above, .. } => {
             let down = below.is_none() && a > low + 1e-9;
@@ -354,7 +351,7 @@ fn around(looks: &[Look], plan: &Plan, snap: &dyn Fn(u64) -> u64, guess: f64, ha
                 let sizes = inside.iter().map(|l| l.size).collect();
                 return Step::Measure { sizes, processes: (processes + 3).min(plan.processes[2]), visits };
             }
-            if visits < plan.visits[1] {
+            if visits < plan.visits {
                 return again(2.0);
             }
             Step::Done(Outcome::Inconclusive("the crossing cannot be told from the noise"))

@@ -20,7 +20,7 @@ use super::decide::{self, Decision};
 use super::machine::utc;
 use super::slowed::Slowed;
 use super::smoke::{self, Trust};
-use super::sweep::{Sweep, Swept};
+use super::sweep::{Depth, Sweep, Swept};
 use super::{CalibrateConfig, Calibrated, Wanted, earlier};
 
 const INTERRUPTED: &str = "interrupted before this key was known";
@@ -48,16 +48,27 @@ pub(super) struct Group<'d> {
     pub(super) runner: &'d Runner,
 }
 
-/// Most processes of the first pass, which is to give as many verdicts as it can.
-const FIRST: usize = 5;
-
 /// What more time is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum More {
-    /// Verdicts that are open, and larger sizes.
-    Decide,
-    /// Other shapes, for the curves of groups that are decided.
+    /// Verdicts that are open: one look.
+    Decide(Depth),
+    /// Larger sizes.
+    Larger,
+    /// Another shape, for the curves.
     Shapes,
+}
+
+impl More {
+    /// Whether it may help a group.
+    pub(super) fn helps(self, swept: &Swept) -> bool {
+        !swept.stopped()
+            && match self {
+                More::Decide(_) => swept.undecided,
+                More::Larger => swept.cut_short,
+                More::Shapes => true,
+            }
+    }
 }
 
 pub(super) struct Job<'a> {
@@ -81,7 +92,7 @@ pub(super) struct Job<'a> {
     wrong: Vec<Finding>,
     slowed: Slowed,
     kept: u64,
-    interrupted: bool,
+    pub(super) interrupted: bool,
     /// By serial of the device: the residencies that it offers, and why it does not offer the others.
     residencies: Vec<(u64, Vec<Residency>, Vec<(Residency, String)>)>,
 }
@@ -203,7 +214,7 @@ impl<'a> Job<'a> {
         numbered(groups)
     }
 
-    /// Checks and sweeps one group within `share` seconds. `None` if it is judged already.
+    /// Checks a group and looks at its sizes in one process within `share` seconds. `None` if it is judged already.
     pub(super) fn group(
         &mut self,
         g: &Group<'_>,
@@ -273,24 +284,24 @@ impl<'a> Job<'a> {
         }
         self.slowed.look(g.number, device.info());
         let budget_s = share - (self.rig.cpu.clock().now() - begin);
-        let swept = self.sweep(g, budget_s, cancel).run(looker, &Swept::default(), FIRST);
+        let mut swept = Swept::default();
+        let begun = self.sweep(g, budget_s, cancel).begin(looker, &mut swept);
         self.slowed.look(g.number, device.info());
-        match swept {
+        match begun {
             Err(e) if e.code() == Code::Cancelled => {
                 self.interrupted = true;
                 self.without(g, Verdict::Unmeasured, INTERRUPTED, sink);
                 Ok(None)
             }
-            swept => {
-                let swept = swept?;
+            begun => {
+                begun?;
                 self.note_loss(g, &swept);
                 Ok(Some(swept))
             }
         }
     }
 
-    /// Goes on with a group within `share` seconds, in one way or the other; what was known before stays where it is
-    /// interrupted.
+    /// Goes on with a group within `share` seconds, in one way or another; what was known before stays where it is interrupted.
     pub(super) fn go_on(
         &mut self,
         (g, how): (&Group<'_>, More),
@@ -299,25 +310,23 @@ impl<'a> Job<'a> {
         looker: &mut dyn Looker,
         cancel: &Cancel,
     ) -> Result<()> {
-        let wanted = match how {
-            More::Decide => swept.undecided || swept.cut_short,
-            More::Shapes => !swept.undecided && !swept.stopped(),
-        };
-        if !wanted || share <= 0.0 || cancel.raised() || self.is_lost(g) {
+        if !how.helps(swept) || share <= 0.0 || cancel.raised() || self.is_lost(g) {
+            swept.waits = false;
             self.interrupted |= cancel.raised();
             return Ok(());
         }
         self.slowed.look(g.number, g.runner.device().info());
         let sweep = self.sweep(g, share, cancel);
         let more = match how {
-            More::Decide => sweep.run(looker, swept, self.cfg.processes),
+            More::Decide(depth) => sweep.turn(looker, swept, depth),
+            More::Larger => sweep.begin(looker, swept),
             More::Shapes => sweep.look_elsewhere(looker, swept),
         };
         self.slowed.look(g.number, g.runner.device().info());
         match more {
             Err(e) if e.code() == Code::Cancelled => self.interrupted = true,
             more => {
-                *swept = more?;
+                more?;
                 self.note_loss(g, swept);
             }
         }

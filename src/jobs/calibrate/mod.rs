@@ -35,7 +35,7 @@ use crate::profile::{Profile, ProfileDevice, Verdict};
 
 use job::{Group, Job, More, groups_of};
 use machine::transfer;
-use sweep::Swept;
+use sweep::{Depth, Swept};
 
 pub use super::look::worker;
 pub use own::{Own, measure};
@@ -242,6 +242,14 @@ fn run_with(
 /// Groups whose samples are in memory together.
 const BLOCK: usize = 256;
 
+/// Groups that have their first verdicts together: enough for their turns to lie apart, and few enough for a budget that does
+/// not suffice to give some of them all rather than all of them some.
+const TOGETHER: usize = 24;
+
+/// Seconds from the end of a turn of a group to its next: what a machine does for some tenths of a second should not be what
+/// all its looks find. Measured once, on a virtual machine with two processors (docs/measuring.md).
+const APART: f64 = 0.25;
+
 /// Share of the time that is kept for shapes besides the sweeps, once the verdicts are known.
 const SHAPES: f64 = 0.25;
 
@@ -258,9 +266,18 @@ impl Span<'_> {
     fn left(&self) -> f64 {
         (self.end - self.clock.now()).max(0.0)
     }
+
+    fn wait_until(&self, time: f64) {
+        let wait = time.min(self.end) - self.clock.now();
+        // A simulated machine has no states that pass.
+        if wait > 0.0 && !self.clock.is_virtual() {
+            self.clock.sleep(Duration::from_secs_f64(wait));
+        }
+    }
 }
 
-/// Calibrates these groups: first every verdict that the time suffices for, then the shapes that curves rest on.
+/// Calibrates these groups: first every verdict that the time suffices for, then narrow ones, then the shapes that curves
+/// rest on.
 fn calibrate_block(
     job: &mut Job<'_>,
     groups: &[Group<'_>],
@@ -269,7 +286,54 @@ fn calibrate_block(
     sink: &mut dyn Sink,
     cancel: &Cancel,
 ) -> Result<()> {
-    let at = |what: &str, group: &Group<'_>, done: usize, total: usize| Progress {
+    let whole = span;
+    let fitting = if span.clock.is_virtual() { 0.0 } else { FITTING * span.left() };
+    let span = &Span { end: span.end - fitting, ..*span };
+    let deciding = Span { end: span.end - SHAPES * span.left(), ..*span };
+    let mut all: Vec<(&Group<'_>, Swept)> = Vec::new();
+    let mut done = 0;
+    for some in groups.chunks(TOGETHER) {
+        let from = all.len();
+        // Many groups need less than their share, so each may take twice as much; the last have what is left.
+        let even = deciding.left() * some.len() as f64 / (groups.len() - done) as f64;
+        let last = done + some.len() == groups.len();
+        let span =
+            Span { end: span.clock.now() + if last { even } else { (2.0 * even).min(deciding.left()) }, ..*span };
+        for (i, group) in some.iter().enumerate() {
+            sink.progress(&at("", group, done, groups.len()));
+            let share = span.left() / (some.len() - i) as f64;
+            all.extend(job.group(group, share, looker, sink, cancel)?.map(|swept| (group, swept)));
+            done += 1;
+        }
+        turns(job, More::Decide(Depth::First), &span, &mut all[from..], looker, sink, cancel)?;
+    }
+    // What the others did not need goes to those that it was not enough for.
+    turns(job, More::Decide(Depth::Full), &deciding, &mut all, looker, sink, cancel)?;
+    let (mut some, mut others): (Vec<_>, Vec<_>) = all.into_iter().partition(|(_, s)| s.crosses());
+    turns(job, More::Shapes, span, &mut some, looker, sink, cancel)?;
+    some.append(&mut others);
+    let mut all = some;
+    let cut_short = all.iter().filter(|(_, s)| More::Larger.helps(s)).count();
+    for (i, (group, swept)) in all.iter_mut().filter(|(_, s)| More::Larger.helps(s)).enumerate() {
+        sink.progress(&at("larger sizes of ", group, i, cut_short));
+        let share = span.left().min(1.5 * span.left() / (cut_short - i) as f64);
+        job.go_on((*group, More::Larger), swept, share, looker, cancel)?;
+    }
+    turns(job, More::Decide(Depth::First), span, &mut all, looker, sink, cancel)?;
+    // Where the winner never changes, a curve decides little.
+    turns(job, More::Shapes, span, &mut all, looker, sink, cancel)?;
+    turns(job, More::Decide(Depth::Full), span, &mut all, looker, sink, cancel)?;
+    let work: Vec<_> = all.iter().map(|(g, s)| Ok((job.samples(g, s)?, s.crosses()))).collect::<Result<_>>()?;
+    let (curves, left_out) = fits(work, whole, cancel);
+    job.without_curve += left_out;
+    for ((group, swept), curves) in all.into_iter().zip(curves) {
+        job.judge(group, swept, curves, sink)?;
+    }
+    Ok(())
+}
+
+fn at(what: &str, group: &Group<'_>, done: usize, total: usize) -> Progress {
+    Progress {
         doing: format!(
             "{what}{} {} {} on {}",
             group.op.name,
@@ -279,50 +343,47 @@ fn calibrate_block(
         ),
         done: done as u64,
         total: Some(total as u64),
+    }
+}
+
+/// Groups look one after the other, one look at a time, whoever has had the least time next, until none waits any more or
+/// the time is up. Looks of one group lie [`APART`].
+fn turns(
+    job: &mut Job<'_>,
+    how: More,
+    span: &Span<'_>,
+    all: &mut [(&Group<'_>, Swept)],
+    looker: &mut dyn Looker,
+    sink: &mut dyn Sink,
+    cancel: &Cancel,
+) -> Result<()> {
+    let what = match how {
+        More::Decide(Depth::First) => "crossing of ",
+        More::Decide(Depth::Full) | More::Larger => "a narrower crossing of ",
+        More::Shapes => "other shapes of ",
     };
-    let whole = span;
-    let fitting = if span.clock.is_virtual() { 0.0 } else { FITTING * span.left() };
-    let span = &Span { end: span.end - fitting, ..*span };
-    let deciding = Span { end: span.end - SHAPES * span.left(), ..*span };
-    let mut all: Vec<(&Group<'_>, Swept)> = Vec::new();
-    for (done, group) in groups.iter().enumerate() {
-        sink.progress(&at("", group, done, groups.len()));
-        // Many groups need less than their share, so each may take twice as much; the last has what is left.
-        let even = deciding.left() / (groups.len() - done) as f64;
-        let share = if done + 1 < groups.len() { 2.0 * even } else { even };
-        all.extend(job.group(group, share, looker, sink, cancel)?.map(|swept| (group, swept)));
-    }
-    // What the others did not need goes to those that it was not enough for.
-    let mut pass = |how: More, span: &Span<'_>, which: &dyn Fn(&Swept) -> bool, all: &mut [(&Group<'_>, Swept)]| {
-        let total = all.iter().filter(|(_, s)| which(s)).count();
-        for (done, (group, swept)) in all.iter_mut().filter(|(_, s)| which(s)).enumerate() {
-            let what = if how == More::Shapes { "other shapes of " } else { "" };
-            sink.progress(&at(what, group, done, total));
-            let share = span.left().min(1.5 * span.left() / (total - done) as f64);
-            job.go_on((*group, how), swept, share, looker, cancel)?;
-        }
-        Ok::<(), Error>(())
-    };
-    // In turns, until nobody measures any more.
-    let timed = |all: &[(&Group<'_>, Swept)]| all.iter().map(|(_, s)| s.calls[0]).sum::<u64>();
-    loop {
-        let before = timed(&all);
-        pass(More::Decide, &deciding, &|s| s.undecided, &mut all)?;
-        if timed(&all) == before {
-            break;
+    // Which, the time it had, and when it may look again.
+    let mut queue: Vec<(usize, f64, f64)> =
+        (0..all.len()).filter(|i| how.helps(&all[*i].1)).map(|i| (i, 0.0, 0.0)).collect();
+    let total = queue.len();
+    while span.left() > 0.0 && !queue.is_empty() && !cancel.raised() {
+        let now = span.clock.now();
+        let ready = queue.iter().enumerate().filter(|(_, q)| q.2 <= now || span.clock.is_virtual());
+        let Some((place, _)) = ready.min_by(|(_, a), (_, b)| a.1.total_cmp(&b.1)) else {
+            span.wait_until(queue.iter().map(|q| q.2).fold(f64::INFINITY, f64::min));
+            continue;
+        };
+        let (i, had, _) = queue.swap_remove(place);
+        let (group, swept) = &mut all[i];
+        sink.progress(&at(what, group, total - queue.len() - 1, total));
+        let share = span.left().min(1.5 * span.left() / (queue.len() + 1) as f64);
+        job.go_on((*group, how), swept, share, looker, cancel)?;
+        if swept.waits {
+            let end = span.clock.now();
+            queue.push((i, had + end - now, end + APART));
         }
     }
-    pass(More::Shapes, span, &|s| s.crosses(), &mut all)?;
-    pass(More::Decide, span, &|s| s.cut_short, &mut all)?;
-    // Where the winner never changes, a curve decides little.
-    pass(More::Shapes, span, &|s| !s.crosses(), &mut all)?;
-    pass(More::Decide, span, &|s| s.undecided, &mut all)?;
-    let work: Vec<_> = all.iter().map(|(g, s)| Ok((job.samples(g, s)?, s.crosses()))).collect::<Result<_>>()?;
-    let (curves, left_out) = fits(work, whole, cancel);
-    job.without_curve += left_out;
-    for ((group, swept), curves) in all.into_iter().zip(curves) {
-        job.judge(group, swept, curves, sink)?;
-    }
+    job.interrupted |= cancel.raised();
     Ok(())
 }
 

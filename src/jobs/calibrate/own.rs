@@ -144,7 +144,7 @@ impl Measuring<'_, '_> {
             grid.push(size);
         }
         // A round is what a process is elsewhere; the functions' operands are the caller's.
-        let plan = Plan { visits: [1, 1], ..Plan::new(grid) };
+        let plan = Plan { visits: 1, ..Plan::new(grid) };
         loop {
             let looks: Vec<Look> = self.series.iter().map(|(size, pairs)| Look::of(*size, pairs)).collect();
             let (sizes, rounds) = match crossing::next(&looks, &plan, &|size| size) {

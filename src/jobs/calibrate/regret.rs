@@ -34,8 +34,10 @@ pub struct RegretConfig {
     pub dense: usize,
     /// Processes (or rounds in one) that measure each.
     pub processes: usize,
-    /// Pairs in each process.
+    /// Pairs of each look.
     pub pairs: usize,
+    /// Looks of each process at a shape or size, at most; at least one, if the time suffices for that.
+    pub looks: usize,
     /// Time for everything, on the rig's clock.
     pub budget: Duration,
     /// Chooses the shapes; another one than the calibration's, or they are not held out.
@@ -45,9 +47,18 @@ pub struct RegretConfig {
 }
 
 impl RegretConfig {
-    /// 32 shapes and 48 sizes in 5 processes.
+    /// 32 shapes and 48 sizes in 5 processes, four times each.
     pub fn new(budget: Duration) -> Self {
-        RegretConfig { shapes: 32, dense: 48, processes: 5, pairs: 7, budget, seed: 0x4E16_4E57, cpu_variant: None }
+        RegretConfig {
+            shapes: 32,
+            dense: 48,
+            processes: 5,
+            pairs: 7,
+            looks: 4,
+            budget,
+            seed: 0x4E16_4E57,
+            cpu_variant: None,
+        }
     }
 }
 
@@ -145,10 +156,11 @@ fn run_with(
         let low = sizes(|e| e.points.first()).min().unwrap_or(1);
         let high = sizes(|e| e.points.last()).max().unwrap_or(low);
         let held_out = shapes(op, dtype, family, (low, high), cfg.seed, cfg.shapes, false)?;
-        let looks = cfg.processes * (held_out.len() + cfg.dense);
-        let timed = timer.all(held_out, looks)?;
+        let dense = dense(op, dtype, family, (low, high), cfg.dense)?;
+        let share = held_out.len() as f64 / (held_out.len() + dense.len()) as f64;
+        let timed = timer.all(held_out, share)?;
         let dense_from = timer.calls;
-        let dense = timer.all(dense(op, dtype, family, (low, high), cfg.dense)?, cfg.processes * cfg.dense)?;
+        let dense = timer.all(dense, 1.0)?;
         let dense_calls = timer.calls - dense_from;
         let left_out = timer.left_out;
         for (which, entry) in group.iter().enumerate() {
@@ -189,13 +201,13 @@ fn dense(op: &OpDesc, dtype: DType, family: &op::Family, range: (u64, u64), n: u
     Ok(cases)
 }
 
-/// A case's times: by process, of the CPU and of the device in each residency.
+/// A case's times, look by look of each process: of the CPU, and of the device in each residency.
 struct Timed {
     case: Case,
     call: Features,
     size: u64,
-    cpu: Vec<f64>,
-    devices: Vec<Vec<f64>>,
+    cpu: Vec<Vec<f64>>,
+    devices: Vec<Vec<Vec<f64>>>,
 }
 
 /// A shape with its times in one residency, by process.
@@ -229,8 +241,8 @@ fn of(timed: &[Timed], which: usize) -> Vec<Held> {
             text: t.case.shape_text(),
             call: t.call,
             size: t.size,
-            cpu: t.cpu.clone(),
-            gpu: t.devices[which].clone(),
+            cpu: t.cpu.iter().map(|looks| geometric(looks)).collect(),
+            gpu: t.devices[which].iter().map(|looks| geometric(looks)).collect(),
         })
         .collect();
     held.sort_by_key(|h| h.size);
@@ -251,48 +263,63 @@ struct Timer<'a> {
 }
 
 impl Timer<'_> {
-    /// Times cases in all processes; `looks` are still to come in all, these among them. What does not fit is counted.
-    fn all(&mut self, cases: Vec<Case>, mut looks: usize) -> Result<Vec<Timed>> {
-        let mut out = Vec::new();
-        for case in cases {
-            let mut timed = Timed {
-                call: self.op.features(&case),
-                size: size_of(self.op.unit, (self.op.work)(&case)),
-                case,
-                cpu: Vec::new(),
-                devices: vec![Vec::new(); self.residencies.len()],
-            };
-            for process in 0..self.cfg.processes {
-                let left = self.end - self.clock.now();
+    /// Times cases in all processes within this share of the time that is left, all of them before any is timed again: what a
+    /// machine does for some tenths of a second should not be what all looks at a case find. Cases that do not fit are
+    /// counted.
+    fn all(&mut self, cases: Vec<Case>, share: f64) -> Result<Vec<Timed>> {
+        let none = || vec![Vec::new(); self.cfg.processes];
+        let timed = |case: Case| Timed {
+            call: self.op.features(&case),
+            size: size_of(self.op.unit, (self.op.work)(&case)),
+            case,
+            cpu: none(),
+            devices: vec![none(); self.residencies.len()],
+        };
+        let mut all: Vec<Timed> = cases.into_iter().map(timed).collect();
+        let begin = self.clock.now();
+        let span = share * (self.end - begin).max(0.0);
+        let passes = self.cfg.processes * self.cfg.looks.max(1);
+        // What the first process looks at the others are to look at, too.
+        let first = begin + span / self.cfg.processes as f64;
+        for pass in 0..passes {
+            let (process, until) = (pass % self.cfg.processes, if pass == 0 { first } else { begin + span });
+            let mut looks = all.len() * (passes - pass);
+            let again = pass >= self.cfg.processes;
+            for timed in &mut all {
+                let left = until - self.clock.now();
                 // Large shapes take many times as long as others.
-                let budget_s = 8.0 * left / looks.max(1) as f64;
-                looks = looks.saturating_sub(1);
-                if left <= 0.0 {
-                    break;
+                let budget_s = (8.0 * left / looks.max(1) as f64).min(left);
+                looks -= 1;
+                let here = timed.cpu[..process].iter().all(|looks| !looks.is_empty());
+                if left > 0.0 && here && !(again && timed.cpu.iter().any(Vec::is_empty)) {
+                    self.look(timed, process, budget_s)?;
                 }
-                let order = Order {
-                    case: timed.case.to_string(),
-                    places: self.residencies.iter().map(|r| (self.device.to_string(), *r)).collect(),
-                    pairs: self.cfg.pairs,
-                    budget_s: budget_s.min(left),
-                };
-                let Some(found) = self.looker.look(&order, process, self.cancel)? else { break };
-                if let Some(why) = found.wrong {
-                    return Err(Error::new(Code::ResultWrong, format!("{}: wrong result: {why}", timed.case)));
-                }
-                self.calls += found.calls;
-                timed.cpu.push(stats::median(&found.cpu));
-                for (all, one) in timed.devices.iter_mut().zip(&found.devices) {
-                    all.push(stats::median(one));
-                }
-            }
-            if timed.cpu.len() == self.cfg.processes {
-                out.push(timed);
-            } else {
-                self.left_out += 1;
             }
         }
-        Ok(out)
+        let before = all.len();
+        all.retain(|timed| timed.cpu.iter().all(|looks| !looks.is_empty()));
+        self.left_out += (before - all.len()) as u64;
+        Ok(all)
+    }
+
+    /// One look of a process; nothing is kept where the time held too few pairs.
+    fn look(&mut self, timed: &mut Timed, process: usize, budget_s: f64) -> Result<()> {
+        let order = Order {
+            case: timed.case.to_string(),
+            places: self.residencies.iter().map(|r| (self.device.to_string(), *r)).collect(),
+            pairs: self.cfg.pairs,
+            budget_s,
+        };
+        let Some(found) = self.looker.look(&order, process, self.cancel)? else { return Ok(()) };
+        if let Some(why) = found.wrong {
+            return Err(Error::new(Code::ResultWrong, format!("{}: wrong result: {why}", timed.case)));
+        }
+        self.calls += found.calls;
+        timed.cpu[process].push(stats::median(&found.cpu));
+        for (all, one) in timed.devices.iter_mut().zip(&found.devices) {
+            all[process].push(stats::median(one));
+        }
+        Ok(())
     }
 }
 

@@ -1,5 +1,6 @@
 //! Measures one op, dtype and family on one device against the CPU: sizes from small to large in one process, then what
-//! [`crossing::next`] asks for, in several; and, where that is known and time is left, other shapes for the curves.
+//! [`crossing::next`] asks for, in several; and, where that is known and time is left, other shapes for the curves. After the
+//! first sizes all of it is done in turns of one look each, so that other keys can have theirs between them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,10 +20,6 @@ use super::shapes::{farthest, shapes};
 /// more from visit to visit than within one.
 const PAIRS: [usize; 2] = [7, 5];
 
-/// Seconds that a sweep visits sizes again before another key has its turn. What the machine does for some tenths of a
-/// second all visits meet that lie within them.
-const SLICE: f64 = 0.03;
-
 /// Rounds before the pairs, to check and warm up.
 const BEFORE: usize = 2;
 
@@ -39,11 +36,28 @@ const OTHERS: [usize; 2] = [10, 24];
 /// Where the winner changes, so many times as many shapes more whose place is in doubt then, out of a pool of them.
 const DOUBTFUL: [usize; 3] = [3, 8, 600];
 
+/// Looks at each of these shapes.
+const LOOKS: usize = 3;
+
 /// Makes the seed of the pool another one.
 const POOL_SEED: u64 = 0x9001;
 
 /// Share of their time that one of them may take, as [`POINT`].
 const OTHER: f64 = 0.2;
+
+/// Most processes of the first verdict.
+const FIRST: usize = 5;
+
+const SPENT: &str = "the budget was spent before it was known";
+
+/// How closely a crossing is looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Depth {
+    /// A verdict, however wide its interval.
+    First,
+    /// Until the interval is narrow or nothing helps.
+    Full,
+}
 
 /// What is swept.
 pub(super) struct Sweep<'a> {
@@ -74,24 +88,36 @@ pub(super) struct Found {
 }
 
 /// What was measured, to go on from.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 struct State {
     series: Vec<Series>,
     known: Option<Known>,
     /// Sizes of the first look, as the family's sweep takes them.
     grid: Vec<u64>,
-    /// Shapes besides the sweep, with the process and the samples by residency.
+    /// Looks at shapes besides the sweep, with the process and the samples by residency.
     others: Vec<(Case, usize, Vec<Pair>)>,
-    /// Of the shapes that are chosen beforehand so many were looked at.
-    looked: usize,
-    /// Times that shapes in doubt were looked at.
+    elsewhere: Option<Elsewhere>,
+}
+
+/// Shapes besides the sweep.
+#[derive(Debug)]
+struct Elsewhere {
+    /// Those that are looked at, in this order, [`LOOKS`] times.
+    cases: Vec<Case>,
+    /// Where shapes in doubt are chosen from.
+    pool: Vec<Case>,
+    /// Times that some were chosen.
     rounds: usize,
+    /// Looks so far at all of them, and at so many of them once more.
+    looked: (usize, usize),
 }
 
 /// What came of it, so far.
 #[derive(Debug, Default)]
 pub(super) struct Swept {
     state: State,
+    /// True if a turn ended before what it was for.
+    pub(super) waits: bool,
     /// True if a residency has no verdict, or a wide one, and more time may give it one.
     pub(super) undecided: bool,
     /// True if more time may reach larger sizes.
@@ -114,21 +140,6 @@ impl Swept {
     /// True if a device went wrong.
     pub(super) fn stopped(&self) -> bool {
         self.wrong.is_some() || self.error.is_some()
-    }
-
-    /// The same to go on from, after which it may be told anew what went wrong.
-    fn again(&self) -> Swept {
-        Swept {
-            state: self.state.clone(),
-            undecided: self.undecided,
-            cut_short: self.cut_short,
-            outcomes: self.outcomes.clone(),
-            kernel: self.kernel.clone(),
-            calls: self.calls,
-            cut: self.cut.clone(),
-            wrong: None,
-            error: None,
-        }
     }
 
     /// True if the winner changes in a residency.
@@ -162,8 +173,9 @@ fn looks(series: &Series) -> Vec<Look> {
     series.iter().map(|(size, all)| Look::visited(*size, all.iter().map(|v| v.logs.as_slice()))).collect()
 }
 
-/// Number of the visit, a size and the number of a process: in this order, so that visits of one process to one size lie apart.
-type Visit = (usize, u64, usize);
+/// Number of the visit, number of the process and a size: in this order, so that what a machine does for longer than a few looks
+/// is the offset of a process, and visits of one process to one size lie apart.
+type Visit = (usize, usize, u64);
 
 /// One call each, for predictions.
 #[derive(Clone, Copy, Debug)]
@@ -185,7 +197,7 @@ struct Running<'s, 'a> {
     begin: f64,
     /// Share of the budget that a look may take.
     share: f64,
-    out: Swept,
+    out: &'s mut Swept,
 }
 
 /// What came of one look.
@@ -202,22 +214,31 @@ enum Looked {
 }
 
 impl Sweep<'_> {
-    /// Looks for the crossings in at most so many processes, from where an earlier sweep ended. Errors only for
-    /// interruption; what a device does wrong is part of the result.
-    pub(super) fn run(&self, looker: &mut dyn Looker, earlier: &Swept, most: usize) -> Result<Swept> {
-        let mut running = Running::new(self, looker, POINT, earlier);
-        (running.out.undecided, running.out.cut_short, running.out.cut) = (false, false, None);
+    /// Looks at sizes from small to large in the first process, as far as none was looked at and the budget reaches. Errors only
+    /// for interruption, here and below; what a device does wrong is part of the result.
+    pub(super) fn begin(&self, looker: &mut dyn Looker, swept: &mut Swept) -> Result<()> {
+        let mut running = Running::new(self, looker, POINT, swept);
+        (running.out.cut_short, running.out.cut) = (false, None);
         running.first_look()?;
-        running.out.outcomes = running.decide(most)?;
+        running.out.undecided = true;
+        running.out.outcomes.resize(self.residencies.len(), Outcome::Inconclusive(SPENT));
         running.done()
     }
 
-    /// Looks at shapes besides the sweep, within the range that could be measured; the earlier look stands. Errors as
-    /// [`Sweep::run`].
-    pub(super) fn look_elsewhere(&self, looker: &mut dyn Looker, earlier: &Swept) -> Result<Swept> {
-        let mut running = Running::new(self, looker, OTHER, earlier);
-        running.look_elsewhere()?;
-        Ok(Swept { kernel: earlier.kernel.clone(), ..running.done()? })
+    /// Looks once more for the crossings, as deeply as that.
+    pub(super) fn turn(&self, looker: &mut dyn Looker, swept: &mut Swept, depth: Depth) -> Result<()> {
+        let mut running = Running::new(self, looker, POINT, swept);
+        running.out.outcomes = running.decide(depth)?;
+        running.done()
+    }
+
+    /// Looks at one shape besides the sweep, within the range that could be measured; the verdict stands.
+    pub(super) fn look_elsewhere(&self, looker: &mut dyn Looker, swept: &mut Swept) -> Result<()> {
+        let kernel = swept.kernel.clone();
+        let mut running = Running::new(self, looker, OTHER, swept);
+        running.out.waits = running.look_elsewhere()?;
+        running.out.kernel = kernel;
+        running.done()
     }
 
     /// What is known, one for each residency.
@@ -302,19 +323,20 @@ impl Sweep<'_> {
 }
 
 impl<'s, 'a> Running<'s, 'a> {
-    fn new(sweep: &'s Sweep<'a>, looker: &'s mut dyn Looker, share: f64, earlier: &Swept) -> Self {
-        let mut out = earlier.again();
+    fn new(sweep: &'s Sweep<'a>, looker: &'s mut dyn Looker, share: f64, out: &'s mut Swept) -> Self {
         out.state.series.resize(sweep.residencies.len(), Series::new());
         Running { sweep, looker, begin: sweep.clock.now(), share, out }
     }
 
-    fn done(self) -> Result<Swept> {
+    fn done(self) -> Result<()> {
         if self.sweep.cancel.raised() {
             return Err(Error::new(Code::Cancelled, "interrupted"));
         }
         let goes_on = !self.out.stopped();
-        let (undecided, cut_short) = (self.out.undecided && goes_on, self.out.cut_short && goes_on);
-        Ok(Swept { undecided, cut_short, ..self.out })
+        self.out.waits &= goes_on;
+        self.out.undecided &= goes_on;
+        self.out.cut_short &= goes_on;
+        Ok(())
     }
 
     fn left(&self) -> f64 {
@@ -341,81 +363,86 @@ impl<'s, 'a> Running<'s, 'a> {
         Ok(())
     }
 
-    /// Follows the plan of each residency; what several ask for is measured together. `most`: processes.
-    fn decide(&mut self, most: usize) -> Result<Vec<Outcome>> {
-        let n = most.min(self.sweep.processes);
-        let plan = Plan::new(self.out.state.grid.clone());
-        // The first pass is to give as many verdicts as it can: one visit each.
-        let visits = if most < self.sweep.processes { [1, 1] } else { plan.visits };
-        let plan = Plan { processes: [3.min(n), 5.min(n), n], visits, ..plan };
+    /// Follows the plan of each residency by one look; what several ask for is measured together.
+    fn decide(&mut self, depth: Depth) -> Result<Vec<Outcome>> {
+        (self.out.waits, self.out.undecided) = (false, false);
+        let plan = self.plan(depth);
         let count = self.out.state.series.len();
         let nothing = || vec![Outcome::Inconclusive("nothing was measured"); count];
+        if self.out.stopped() || plan.grid.is_empty() {
+            return Ok(nothing());
+        }
         let mut known: Vec<Option<Outcome>> = vec![None; count];
-        loop {
-            if self.out.stopped() || plan.grid.is_empty() {
-                return Ok(nothing());
+        let wanted = self.wanted(&plan, depth, &mut known)?;
+        if wanted.is_empty() && known.iter().any(Option::is_none) {
+            return Err(Error::new(Code::Internal, "the plan of a crossing asks for nothing new"));
+        }
+        for ((_, process, size), mut which) in wanted {
+            which.retain(|i| known[*i].is_none());
+            if which.is_empty() {
+                continue;
             }
-            let wanted = self.wanted(&plan, &mut known)?;
-            if let Some(all) = known.iter().cloned().collect::<Option<Vec<_>>>() {
-                return Ok(all);
-            }
-            if wanted.is_empty() {
-                return Err(Error::new(Code::Internal, "the plan of a crossing asks for nothing new"));
-            }
-            for ((visit, size, process), mut which) in wanted {
-                which.retain(|i| known[*i].is_none());
-                if which.is_empty() {
-                    continue;
+            match self.sized_look(size, &which, process, PAIRS[1])? {
+                Looked::Stopped => return Ok(nothing()),
+                Looked::Timed(_) => {
+                    self.out.waits = true;
+                    break;
                 }
-                if visit > 0 && self.sweep.clock.now() - self.begin > SLICE {
-                    self.out.undecided = true;
-                    return (0..count).map(|i| known[i].take().map_or_else(|| self.so_far(&plan, i), Ok)).collect();
-                }
-                match self.sized_look(size, &which, process, PAIRS[1])? {
-                    Looked::Timed(_) => {}
-                    Looked::Stopped => return Ok(nothing()),
-                    Looked::LeftOut { time, .. } => {
-                        self.out.undecided |= time;
-                        for i in which {
-                            known[i] = Some(self.so_far(&plan, i)?);
-                        }
+                // Another residency may ask for less.
+                Looked::LeftOut { time, .. } => {
+                    self.out.undecided |= time;
+                    for i in which {
+                        known[i] = Some(self.so_far(&plan, i)?);
                     }
                 }
             }
         }
+        self.out.undecided |= self.out.waits;
+        known.into_iter().enumerate().map(|(i, k)| k.map_or_else(|| self.so_far(&plan, i), Ok)).collect()
+    }
+
+    fn plan(&self, depth: Depth) -> Plan {
+        let plan = Plan::new(self.out.state.grid.clone());
+        let (most, visits) = match depth {
+            Depth::First => (FIRST.min(self.sweep.processes), 1),
+            Depth::Full => (self.sweep.processes, plan.visits),
+        };
+        Plan { processes: [3.min(most), 5.min(most), most], visits, ..plan }
     }
 
     /// What is known of a residency so far, however wide its interval.
     fn so_far(&self, plan: &Plan, which: usize) -> Result<Outcome> {
         let [verdict, near, _] = plan.processes;
-        let enough = Plan { processes: [verdict, near, near], visits: [1, 1], ..plan.clone() };
+        let enough = Plan { processes: [verdict, near, near], visits: 1, ..plan.clone() };
         let looks = looks(&self.out.state.series[which]);
         match crossing::next(&looks, &enough, &|param| self.sweep.snap(param)) {
             Step::Done(outcome) => self.sweep.sized(outcome),
-            Step::Measure { .. } => Ok(Outcome::Inconclusive("the budget was spent before it was known")),
+            Step::Measure { .. } => Ok(Outcome::Inconclusive(SPENT)),
         }
     }
 
-    /// What the residencies that are not known yet ask for, by visit, size and number of the process; or they are known now.
-    fn wanted(&mut self, plan: &Plan, known: &mut [Option<Outcome>]) -> Result<BTreeMap<Visit, Vec<usize>>> {
+    /// What the residencies that are not known yet ask for; or they are known now.
+    fn wanted(
+        &mut self,
+        plan: &Plan,
+        depth: Depth,
+        known: &mut [Option<Outcome>],
+    ) -> Result<BTreeMap<Visit, Vec<usize>>> {
         let sweep = self.sweep;
         let mut wanted: BTreeMap<Visit, Vec<usize>> = BTreeMap::new();
-        for (which, known) in known.iter_mut().enumerate().filter(|(_, known)| known.is_none()) {
+        for (which, known) in known.iter_mut().enumerate() {
             let series = &self.out.state.series[which];
             let looks = looks(series);
             match crossing::next(&looks, plan, &|param| sweep.snap(param)) {
                 Step::Done(outcome) => {
-                    // A crossing of one visit is narrow by chance where all lay within what the machine did for a while.
-                    let once = plan.visits[1] == 1 && matches!(outcome, Outcome::Crossing { .. });
-                    let fewer = plan.processes[2] < sweep.processes;
-                    self.out.undecided |= once || fewer && plan.wants_more(&outcome);
+                    self.out.undecided |= depth == Depth::First && plan.wants_more(&outcome);
                     *known = Some(sweep.sized(outcome)?);
                 }
                 Step::Measure { sizes, processes, visits } => {
                     for (size, process) in sizes.iter().flat_map(|size| (0..processes).map(|p| (*size, p))) {
                         let had = series.get(&size).and_then(|all| all.get(process)).map_or(0, |v| v.logs.len());
                         for visit in had..visits {
-                            wanted.entry((visit, size, process)).or_default().push(which);
+                            wanted.entry((visit, process, size)).or_default().push(which);
                         }
                     }
                 }
@@ -424,63 +451,66 @@ impl<'s, 'a> Running<'s, 'a> {
         Ok(wanted)
     }
 
-    fn look_elsewhere(&mut self) -> Result<()> {
-        let (Some(low), Some(high)) = (self.out.state.grid.first().copied(), self.out.state.grid.last().copied())
-        else {
-            return Ok(());
-        };
-        let sweep = self.sweep;
-        let range = (sweep.size(low)?, sweep.size(high)?);
-        let n = OTHERS[usize::from(sweep.op.dims.len() > 1)];
-        let [rounds, each, pool] = DOUBTFUL;
-        let pool = shapes(sweep.op, sweep.dtype, sweep.family, range, sweep.seed ^ POOL_SEED, pool, false)?;
-        let mut first = shapes(sweep.op, sweep.dtype, sweep.family, range, sweep.seed, n, true)?;
-        if sweep.op.dims.len() > 1 {
-            first.truncate(n / 2);
-            let far = farthest(sweep.op, &first, &pool, n - first.len());
-            first.extend(far.into_iter().map(|i| pool[i].clone()));
-        }
-        for (i, case) in first.into_iter().enumerate().skip(self.out.state.looked) {
-            if !self.other(case, i)? {
-                return Ok(());
-            }
-            self.out.state.looked = i + 1;
-        }
-        if !self.out.crosses() || self.out.state.rounds >= rounds {
-            return Ok(());
-        }
-        let candidates: Vec<Features> = pool.iter().map(|case| sweep.op.features(case)).collect();
-        while self.out.state.rounds < rounds {
-            if self.out.stopped() || self.left() <= 0.0 {
-                break;
-            }
-            let count = self.out.state.series.len();
-            let keys = (0..count).map(|which| sweep.samples(&self.out, which)).collect::<Result<Vec<_>>>()?;
-            let chosen = model::doubtful(&keys, &candidates, each);
-            let from = n + self.out.state.rounds * each;
-            for (i, which) in chosen.into_iter().enumerate() {
-                if !self.other(pool[which].clone(), from + i)? {
-                    return Ok(());
-                }
-            }
-            self.out.state.rounds += 1;
-        }
-        Ok(())
-    }
-
-    /// Looks at a shape besides the sweep; false if the time is up or a device went wrong. `number` chooses the process.
-    fn other(&mut self, case: Case, number: usize) -> Result<bool> {
+    /// The next shape besides the sweep; true if there is another.
+    fn look_elsewhere(&mut self) -> Result<bool> {
         if self.out.stopped() || self.left() <= 0.0 {
             return Ok(false);
         }
-        let all: Vec<usize> = (0..self.out.state.series.len()).collect();
-        let process = number % self.sweep.processes.min(3);
-        if let Looked::Timed(timed) = self.look(&case, &all, process, PAIRS[0])? {
+        let mut elsewhere = match self.out.state.elsewhere.take() {
+            Some(known) => known,
+            None => match self.elsewhere()? {
+                Some(new) => new,
+                None => return Ok(false),
+            },
+        };
+        let looked = self.look_at_one_of(&mut elsewhere);
+        self.out.state.elsewhere = Some(elsewhere);
+        looked
+    }
+
+    fn look_at_one_of(&mut self, elsewhere: &mut Elsewhere) -> Result<bool> {
+        let [rounds, each, _] = DOUBTFUL;
+        let (all, more) = elsewhere.looked;
+        if all == 0 && more == elsewhere.cases.len() && elsewhere.rounds < rounds && self.out.crosses() {
+            let sweep = self.sweep;
+            let candidates: Vec<Features> = elsewhere.pool.iter().map(|case| sweep.op.features(case)).collect();
+            let count = self.out.state.series.len();
+            let keys = (0..count).map(|which| sweep.samples(self.out, which)).collect::<Result<Vec<_>>>()?;
+            let chosen = model::doubtful(&keys, &candidates, each);
+            elsewhere.cases.extend(chosen.into_iter().map(|i| elsewhere.pool[i].clone()));
+            elsewhere.rounds += 1;
+        }
+        if more == elsewhere.cases.len() {
+            elsewhere.looked = (all + 1, 0);
+        }
+        let (all, more) = elsewhere.looked;
+        let Some(case) = elsewhere.cases.get(more).filter(|_| all < LOOKS) else { return Ok(false) };
+        let process = (all + more) % self.sweep.processes.min(3);
+        let residencies: Vec<usize> = (0..self.out.state.series.len()).collect();
+        if let Looked::Timed(timed) = self.look(case, &residencies, process, PAIRS[0])? {
             self.out.calls[1] += timed.calls;
             let pairs = timed.devices.into_iter().map(|d| (timed.cpu.clone(), d)).collect();
-            self.out.state.others.push((case, process, pairs));
+            self.out.state.others.push((case.clone(), process, pairs));
         }
-        Ok(true)
+        elsewhere.looked = (all, more + 1);
+        Ok(!self.out.stopped())
+    }
+
+    /// Which shapes; `None` where no size was measured.
+    fn elsewhere(&self) -> Result<Option<Elsewhere>> {
+        let grid = &self.out.state.grid;
+        let (Some(low), Some(high)) = (grid.first().copied(), grid.last().copied()) else { return Ok(None) };
+        let sweep = self.sweep;
+        let range = (sweep.size(low)?, sweep.size(high)?);
+        let n = OTHERS[usize::from(sweep.op.dims.len() > 1)];
+        let pool = shapes(sweep.op, sweep.dtype, sweep.family, range, sweep.seed ^ POOL_SEED, DOUBTFUL[2], false)?;
+        let mut cases = shapes(sweep.op, sweep.dtype, sweep.family, range, sweep.seed, n, true)?;
+        if sweep.op.dims.len() > 1 {
+            cases.truncate(n / 2);
+            let far = farthest(sweep.op, &cases, &pool, n - cases.len());
+            cases.extend(far.into_iter().map(|i| pool[i].clone()));
+        }
+        Ok(Some(Elsewhere { cases, pool, rounds: 0, looked: (0, 0) }))
     }
 
     /// A size of the sweep in one process; what is timed is kept.
