@@ -59,7 +59,14 @@ fn judge(profile: &Profile, cfg: &RegretConfig, rigs: &[Rig]) -> Vec<RegretRecor
 
 /// Regret by the machine's own noise-free times.
 fn truth(spec: &Spec, profile: &Profile, shapes: usize) -> Vec<RegretRecord> {
-    let cfg = RegretConfig { shapes, dense: 4, processes: 2, pairs: 3, looks: 1, ..RegretConfig::new(Duration::from_secs(9000)) };
+    let cfg = RegretConfig {
+        shapes,
+        dense: 4,
+        processes: 2,
+        pairs: 3,
+        looks: 1,
+        ..RegretConfig::new(Duration::from_secs(9000))
+    };
     judge(profile, &cfg, &[rig(&spec.clone().quiet(), 0)])
 }
 

@@ -12,6 +12,7 @@ use crate::engine::trials::Finding;
 use crate::jobs::look::Looker;
 use crate::kernel;
 use crate::measure::Residency;
+use crate::measure::crossing::Outcome;
 use crate::op::{Family, OpDesc, Unit};
 use crate::profile::model::{Curve, Sample};
 use crate::profile::{self, CPU_AUTO, Entry, Profile, Verdict};
@@ -20,7 +21,7 @@ use super::decide::{self, Decision};
 use super::machine::utc;
 use super::slowed::Slowed;
 use super::smoke::{self, Trust};
-use super::sweep::{Depth, Sweep, Swept};
+use super::sweep::{Depth, SPENT, Sweep, Swept};
 use super::{CalibrateConfig, Calibrated, Wanted, earlier};
 
 const INTERRUPTED: &str = "interrupted before this key was known";
@@ -390,7 +391,11 @@ impl<'a> Job<'a> {
         let found = self.sweep(g, 0.0, &Cancel::default()).found(&swept)?;
         for ((residency, found), curve) in self.offered(g).to_vec().into_iter().zip(found).zip(curves) {
             let sizes: Vec<u64> = found.points.iter().map(|p| p.size).collect();
-            let mut decision = decide::decide(&found.outcome, &sizes, self.cfg.margin);
+            let mut decision = match found.outcome {
+                // More time would tell; who resumes it has that.
+                Outcome::Inconclusive(SPENT) if self.interrupted => Decision::none(Verdict::Unmeasured, INTERRUPTED),
+                outcome => decide::decide(&outcome, &sizes, self.cfg.margin),
+            };
             for more in swept.cut.iter().chain(&slowed) {
                 decision.reason.push_str(&format!("; {more}"));
             }

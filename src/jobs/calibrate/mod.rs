@@ -294,14 +294,12 @@ fn calibrate_block(
     let mut done = 0;
     for some in groups.chunks(TOGETHER) {
         let from = all.len();
-        // Many groups need less than their share, so each may take twice as much; the last have what is left.
         let even = deciding.left() * some.len() as f64 / (groups.len() - done) as f64;
-        let last = done + some.len() == groups.len();
-        let span =
-            Span { end: span.clock.now() + if last { even } else { (2.0 * even).min(deciding.left()) }, ..*span };
+        let span = Span { end: span.clock.now() + even, ..*span };
         for (i, group) in some.iter().enumerate() {
             sink.progress(&at("", group, done, groups.len()));
-            let share = span.left() / (some.len() - i) as f64;
+            // Many need less than their share, so each may take twice as much.
+            let share = (2.0 * span.left() / (some.len() - i) as f64).min(span.left());
             all.extend(job.group(group, share, looker, sink, cancel)?.map(|swept| (group, swept)));
             done += 1;
         }

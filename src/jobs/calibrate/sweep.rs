@@ -48,7 +48,8 @@ const OTHER: f64 = 0.2;
 /// Most processes of the first verdict.
 const FIRST: usize = 5;
 
-const SPENT: &str = "the budget was spent before it was known";
+/// Of what may be known with more time.
+pub(super) const SPENT: &str = "the budget was spent before it was known";
 
 /// How closely a crossing is looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
