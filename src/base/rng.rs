@@ -56,6 +56,7 @@ impl Philox {
 
     /// [`Philox::unit`] for as many indices from `first` on as `out` is long. Written so that a compiler makes vectors of it.
     #[inline(always)]
+    #[allow(clippy::needless_range_loop, reason = "four arrays go in step, and the compiler makes vectors of them")]
     pub fn units(&self, stream: u64, first: u64, out: &mut [f64]) {
         let (low, high) = (stream as u32, (stream >> 32) as u32);
         for (at, some) in (first..).step_by(LANES).zip(out.chunks_mut(LANES)) {

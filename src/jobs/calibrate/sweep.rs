@@ -2,19 +2,21 @@
 //! [`crossing::next`] asks for, in several; and, where that is known and time is left, other shapes for the curves. After the
 //! first sizes all of it is done in turns of one look each, so that other keys can have theirs between them.
 
+mod elsewhere;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::base::record::CalibratePoint;
 use crate::base::sink::Cancel;
-use crate::base::{Attrs, Case, Class, Clock, Code, Cost, DType, Error, Features, Fill, Result, stats, units};
+use crate::base::{Attrs, Case, Class, Clock, Code, Cost, DType, Error, Fill, Result, stats, units};
 use crate::jobs::look::{Looker, Order, Timed};
 use crate::measure::crossing::{self, Look, Outcome, Plan, Step};
 use crate::measure::{Residency, processes, stop};
 use crate::op::{Family, OpDesc, Unit};
-use crate::profile::model::{self, Sample};
+use crate::profile::model::Sample;
 
-use super::shapes::{farthest, shapes};
+use elsewhere::Elsewhere;
 
 /// Pairs of the first look at a size, and of each visit where several processes measure: few, for what a visit finds moves
 /// more from visit to visit than within one.
@@ -29,18 +31,6 @@ const POINT: f64 = 0.05;
 
 /// Fewest pairs.
 const LEAST: usize = 3;
-
-/// Shapes besides the sweep that curves rest on: where there is one dimension, and where there are more.
-const OTHERS: [usize; 2] = [10, 24];
-
-/// Where the winner changes, so many times as many shapes more whose place is in doubt then, out of a pool of them.
-const DOUBTFUL: [usize; 3] = [3, 8, 600];
-
-/// Looks at each of these shapes.
-const LOOKS: usize = 3;
-
-/// Makes the seed of the pool another one.
-const POOL_SEED: u64 = 0x9001;
 
 /// Share of their time that one of them may take, as [`POINT`].
 const OTHER: f64 = 0.2;
@@ -98,19 +88,6 @@ struct State {
     /// Looks at shapes besides the sweep, with the process and the samples by residency.
     others: Vec<(Case, usize, Vec<Pair>)>,
     elsewhere: Option<Elsewhere>,
-}
-
-/// Shapes besides the sweep.
-#[derive(Debug)]
-struct Elsewhere {
-    /// Those that are looked at, in this order, [`LOOKS`] times.
-    cases: Vec<Case>,
-    /// Where shapes in doubt are chosen from.
-    pool: Vec<Case>,
-    /// Times that some were chosen.
-    rounds: usize,
-    /// Looks so far at all of them, and at so many of them once more.
-    looked: (usize, usize),
 }
 
 /// What came of it, so far.
@@ -450,68 +427,6 @@ impl<'s, 'a> Running<'s, 'a> {
             }
         }
         Ok(wanted)
-    }
-
-    /// The next shape besides the sweep; true if there is another.
-    fn look_elsewhere(&mut self) -> Result<bool> {
-        if self.out.stopped() || self.left() <= 0.0 {
-            return Ok(false);
-        }
-        let mut elsewhere = match self.out.state.elsewhere.take() {
-            Some(known) => known,
-            None => match self.elsewhere()? {
-                Some(new) => new,
-                None => return Ok(false),
-            },
-        };
-        let looked = self.look_at_one_of(&mut elsewhere);
-        self.out.state.elsewhere = Some(elsewhere);
-        looked
-    }
-
-    fn look_at_one_of(&mut self, elsewhere: &mut Elsewhere) -> Result<bool> {
-        let [rounds, each, _] = DOUBTFUL;
-        let (all, more) = elsewhere.looked;
-        if all == 0 && more == elsewhere.cases.len() && elsewhere.rounds < rounds && self.out.crosses() {
-            let sweep = self.sweep;
-            let candidates: Vec<Features> = elsewhere.pool.iter().map(|case| sweep.op.features(case)).collect();
-            let count = self.out.state.series.len();
-            let keys = (0..count).map(|which| sweep.samples(self.out, which)).collect::<Result<Vec<_>>>()?;
-            let chosen = model::doubtful(&keys, &candidates, each);
-            elsewhere.cases.extend(chosen.into_iter().map(|i| elsewhere.pool[i].clone()));
-            elsewhere.rounds += 1;
-        }
-        if more == elsewhere.cases.len() {
-            elsewhere.looked = (all + 1, 0);
-        }
-        let (all, more) = elsewhere.looked;
-        let Some(case) = elsewhere.cases.get(more).filter(|_| all < LOOKS) else { return Ok(false) };
-        let process = (all + more) % self.sweep.processes.min(3);
-        let residencies: Vec<usize> = (0..self.out.state.series.len()).collect();
-        if let Looked::Timed(timed) = self.look(case, &residencies, process, PAIRS[0])? {
-            self.out.calls[1] += timed.calls;
-            let pairs = timed.devices.into_iter().map(|d| (timed.cpu.clone(), d)).collect();
-            self.out.state.others.push((case.clone(), process, pairs));
-        }
-        elsewhere.looked = (all, more + 1);
-        Ok(!self.out.stopped())
-    }
-
-    /// Which shapes; `None` where no size was measured.
-    fn elsewhere(&self) -> Result<Option<Elsewhere>> {
-        let grid = &self.out.state.grid;
-        let (Some(low), Some(high)) = (grid.first().copied(), grid.last().copied()) else { return Ok(None) };
-        let sweep = self.sweep;
-        let range = (sweep.size(low)?, sweep.size(high)?);
-        let n = OTHERS[usize::from(sweep.op.dims.len() > 1)];
-        let pool = shapes(sweep.op, sweep.dtype, sweep.family, range, sweep.seed ^ POOL_SEED, DOUBTFUL[2], false)?;
-        let mut cases = shapes(sweep.op, sweep.dtype, sweep.family, range, sweep.seed, n, true)?;
-        if sweep.op.dims.len() > 1 {
-            cases.truncate(n / 2);
-            let far = farthest(sweep.op, &cases, &pool, n - cases.len());
-            cases.extend(far.into_iter().map(|i| pool[i].clone()));
-        }
-        Ok(Some(Elsewhere { cases, pool, rounds: 0, looked: (0, 0) }))
     }
 
     /// A size of the sweep in one process; what is timed is kept.
