@@ -69,6 +69,39 @@ fn an_interruption_keeps_what_was_measured_and_is_resumed() {
     assert!(nothing.interrupted && nothing.profile.partial && nothing.decided() == 0);
 }
 
+/// Writes down what is done.
+#[derive(Default)]
+struct Doing(Vec<String>);
+
+impl Sink for Doing {
+    fn record(&mut self, _: &Record) {}
+    fn progress(&mut self, p: &Progress) {
+        self.0.push(p.doing.clone());
+    }
+    fn note(&mut self, _: &str) {}
+}
+
+/// What the machine does for a while is not to meet all looks of a key: other keys look in between.
+#[test]
+fn keys_take_turns() {
+    let (cpu, gpu) = sim::open("textbook").unwrap();
+    let ops = ["relu", "neg", "abs"];
+    let cfg = CalibrateConfig { range: Some((1024, 1 << 18)), ..config(&ops) };
+    let mut doing = Doing::default();
+    run(&cfg, &rig(cpu, vec![gpu]), &mut doing, &Cancel::new()).unwrap();
+    for what in ["crossing of", "other shapes of"] {
+        let turns: Vec<&str> = doing.0.iter().filter_map(|d| d.strip_prefix(what)).collect();
+        let of = |op: &str| -> Vec<usize> { (0..turns.len()).filter(|i| turns[*i].contains(op)).collect() };
+        for op in ops {
+            let own = of(op);
+            assert!(own.len() >= 10, "{what} {op}: {turns:?}");
+            // Calls differ in length, so whoever had less time may look a few times more.
+            let between = own.windows(2).filter(|w| w[1] > w[0] + 1).count();
+            assert!(3 * between >= own.len(), "{what} {op}: {between} of {} with another in between", own.len());
+        }
+    }
+}
+
 #[test]
 fn a_complete_profile_is_added_to_and_another_machines_is_not() {
     let (cpu, gpu) = sim::open("laptop").unwrap();

@@ -61,6 +61,16 @@ pub(super) enum More {
 }
 
 impl More {
+    /// What a progress line says before the group's name.
+    pub(super) fn doing(self) -> &'static str {
+        match self {
+            More::Decide(Depth::First) => "crossing of ",
+            More::Decide(Depth::Full) => "a narrower crossing of ",
+            More::Larger => "larger sizes of ",
+            More::Shapes => "other shapes of ",
+        }
+    }
+
     /// Whether it may help a group.
     pub(super) fn helps(self, swept: &Swept) -> bool {
         !swept.stopped()

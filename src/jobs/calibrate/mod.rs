@@ -250,6 +250,9 @@ const TOGETHER: usize = 24;
 /// all its looks find. Measured once, on a virtual machine with two processors (docs/measuring.md).
 const APART: f64 = 0.25;
 
+/// Looks that a group alone is to have time for: a crossing takes about half as many, at least.
+const LOOKS: f64 = 100.0;
+
 /// Share of the time that is kept for shapes besides the sweeps, once the verdicts are known.
 const SHAPES: f64 = 0.25;
 
@@ -313,7 +316,7 @@ fn calibrate_block(
     let mut all = some;
     let cut_short = all.iter().filter(|(_, s)| More::Larger.helps(s)).count();
     for (i, (group, swept)) in all.iter_mut().filter(|(_, s)| More::Larger.helps(s)).enumerate() {
-        sink.progress(&at("larger sizes of ", group, i, cut_short));
+        sink.progress(&at(More::Larger.doing(), group, i, cut_short));
         let share = span.left().min(1.5 * span.left() / (cut_short - i) as f64);
         job.go_on((*group, More::Larger), swept, share, looker, cancel)?;
     }
@@ -345,7 +348,7 @@ fn at(what: &str, group: &Group<'_>, done: usize, total: usize) -> Progress {
 }
 
 /// Groups look one after the other, one look at a time, whoever has had the least time next, until none waits any more or
-/// the time is up. Looks of one group lie [`APART`].
+/// the time is up. Looks of one group lie [`APART`], or closer where the time is too short for that.
 fn turns(
     job: &mut Job<'_>,
     how: More,
@@ -355,11 +358,7 @@ fn turns(
     sink: &mut dyn Sink,
     cancel: &Cancel,
 ) -> Result<()> {
-    let what = match how {
-        More::Decide(Depth::First) => "crossing of ",
-        More::Decide(Depth::Full) | More::Larger => "a narrower crossing of ",
-        More::Shapes => "other shapes of ",
-    };
+    let apart = APART.min(span.left() / LOOKS);
     // Which, the time it had, and when it may look again.
     let mut queue: Vec<(usize, f64, f64)> =
         (0..all.len()).filter(|i| how.helps(&all[*i].1)).map(|i| (i, 0.0, 0.0)).collect();
@@ -373,12 +372,12 @@ fn turns(
         };
         let (i, had, _) = queue.swap_remove(place);
         let (group, swept) = &mut all[i];
-        sink.progress(&at(what, group, total - queue.len() - 1, total));
+        sink.progress(&at(how.doing(), group, total - queue.len() - 1, total));
         let share = span.left().min(1.5 * span.left() / (queue.len() + 1) as f64);
         job.go_on((*group, how), swept, share, looker, cancel)?;
         if swept.waits {
             let end = span.clock.now();
-            queue.push((i, had + end - now, end + APART));
+            queue.push((i, had + end - now, end + apart));
         }
     }
     job.interrupted |= cancel.raised();
