@@ -276,6 +276,8 @@ impl Timer<'_> {
             devices: vec![none(); self.residencies.len()],
         };
         let mut all: Vec<Timed> = cases.into_iter().map(timed).collect();
+        // What does not fit is large: the small ones come first.
+        all.sort_by_key(|timed| timed.size);
         let begin = self.clock.now();
         let span = share * (self.end - begin).max(0.0);
         let passes = self.cfg.processes * self.cfg.looks.max(1);
@@ -283,8 +285,10 @@ impl Timer<'_> {
         let first = begin + span / self.cfg.processes as f64;
         for pass in 0..passes {
             let (process, until) = (pass % self.cfg.processes, if pass == 0 { first } else { begin + span });
-            let mut looks = all.len() * (passes - pass);
             let again = pass >= self.cfg.processes;
+            // Looks that have to come within that time.
+            let passes = if pass == 0 || again { 1 } else { self.cfg.processes - pass };
+            let mut looks = all.len() * passes;
             for timed in &mut all {
                 let left = until - self.clock.now();
                 // Large shapes take many times as long as others.
@@ -292,7 +296,10 @@ impl Timer<'_> {
                 looks -= 1;
                 let here = timed.cpu[..process].iter().all(|looks| !looks.is_empty());
                 if left > 0.0 && here && !(again && timed.cpu.iter().any(Vec::is_empty)) {
-                    self.look(timed, process, budget_s)?;
+                    let kept = self.look(timed, process, budget_s)?;
+                    if pass == 0 && !kept {
+                        break;
+                    }
                 }
             }
         }
@@ -302,15 +309,15 @@ impl Timer<'_> {
         Ok(all)
     }
 
-    /// One look of a process; nothing is kept where the time held too few pairs.
-    fn look(&mut self, timed: &mut Timed, process: usize, budget_s: f64) -> Result<()> {
+    /// One look of a process; false, and nothing is kept, where the time held too few pairs.
+    fn look(&mut self, timed: &mut Timed, process: usize, budget_s: f64) -> Result<bool> {
         let order = Order {
             case: timed.case.to_string(),
             places: self.residencies.iter().map(|r| (self.device.to_string(), *r)).collect(),
             pairs: self.cfg.pairs,
             budget_s,
         };
-        let Some(found) = self.looker.look(&order, process, self.cancel)? else { return Ok(()) };
+        let Some(found) = self.looker.look(&order, process, self.cancel)? else { return Ok(false) };
         if let Some(why) = found.wrong {
             return Err(Error::new(Code::ResultWrong, format!("{}: wrong result: {why}", timed.case)));
         }
@@ -319,7 +326,7 @@ impl Timer<'_> {
         for (all, one) in timed.devices.iter_mut().zip(&found.devices) {
             all[process].push(stats::median(one));
         }
-        Ok(())
+        Ok(true)
     }
 }
 
