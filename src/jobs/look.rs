@@ -12,13 +12,18 @@ use crate::device::probe::Rig;
 use crate::device::sim;
 use crate::engine::{KernelCache, Prepared, Runner, cache};
 use crate::jobs::workers::{self, Start, Worker};
-use crate::measure::{OpSubject, Residency, StopRule, Subject, sample};
+use crate::measure::{OpSubject, Residency, StopRule, Subject, sample_between};
 use crate::op::{self, OpDesc, Role, case};
 
 use super::calibrate::gross_error;
 
 /// Fewest pairs that are evidence.
 const LEAST: usize = 3;
+
+/// Pause before each sample. Calls that follow each other at once keep a machine in whatever state they found it, for hundreds
+/// of calls and over several looks: on a virtual machine with two processors the same copy to PoCL and back took 80, 150 or 350
+/// microseconds. From 0.1 ms on each sample begins anew (docs/measuring.md).
+const REST: Duration = Duration::from_micros(200);
 
 /// What is timed together: a case on the CPU and in each of these places, in turns.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -105,7 +110,9 @@ impl<'a> Station<'a> {
         let mut devices = Vec::new();
         for (id, residency) in &order.places {
             for (_, runner, kernel) in prepared.iter().filter(|(known, ..)| *known == id) {
-                devices.push(OpSubject::new(runner, kernel, &inputs, *residency, deadline)?);
+                // A call of the engine ends with a wait, so each has its own: what several share of one depends on how many
+                // they are, which is for the clock's sake alone.
+                devices.push(OpSubject::new(runner, kernel, &inputs, *residency, deadline)?.single());
             }
         }
         let rule = StopRule {
@@ -117,7 +124,8 @@ impl<'a> Station<'a> {
         };
         let mut subjects: Vec<&mut dyn Subject> = vec![&mut cpu];
         subjects.extend(devices.iter_mut().map(|d| d as &mut dyn Subject));
-        let series = sample(&mut subjects, &rule, cancel)?;
+        let clock = self.clock();
+        let series = sample_between(&mut subjects, &rule, cancel, &mut || rest(clock.as_ref()))?;
         if cancel.raised() {
             return Err(Error::new(Code::Cancelled, "interrupted"));
         }
@@ -140,6 +148,13 @@ impl<'a> Station<'a> {
 
     fn clock(&self) -> Arc<dyn Clock> {
         self.cpu.device().clock()
+    }
+}
+
+/// A simulated machine has no states that last.
+fn rest(clock: &dyn Clock) {
+    if !clock.is_virtual() {
+        clock.sleep(REST);
     }
 }
 
@@ -237,5 +252,60 @@ impl Looker for Crew<'_> {
         self.workers[which] = Some(worker);
         pass(&self.clock, answer.spent_s);
         answer.timed.map_err(Told::error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::{Attrs, DType, Fill};
+    use crate::device::sim::Compute;
+    use std::sync::Mutex;
+
+    /// Several launches that share a wait would look faster, by how many they happen to be.
+    #[test]
+    fn each_resident_call_has_its_own_wait() {
+        let mut spec = sim::spec("laptop").unwrap().quiet();
+        spec.device.sync_s = 30e-6;
+        let (cpu, device) = sim::open_spec(spec.clone(), Compute::Real).unwrap();
+        let rig = Rig { devices: vec![device], cpu, absent: Vec::new() };
+        let op = op::find("exp").unwrap();
+        let case = op.case(DType::F32, &[1000], Attrs::new(), Fill::Uniform).unwrap();
+        let order = Order {
+            case: case.to_string(),
+            places: vec![("sim:laptop".into(), Residency::Resident)],
+            pairs: 5,
+            budget_s: 1.0,
+        };
+        let mut here = Here::new(&[&rig], None, &KernelCache::off());
+        let timed = here.look(&order, 0, &Cancel::new()).unwrap().unwrap();
+        let one = spec.device.call(&[], &[(op.cost)(&case)], DType::F32, &[]).unwrap();
+        assert!(one < 45e-6, "two of them would fit into a region: {one}");
+        for seconds in &timed.devices[0] {
+            assert!((seconds / one - 1.0).abs() < 0.01, "{seconds} instead of {one}");
+        }
+    }
+
+    struct Slept(bool, Mutex<Vec<Duration>>);
+
+    impl Clock for Slept {
+        fn now(&self) -> f64 {
+            0.0
+        }
+        fn sleep(&self, d: Duration) {
+            self.1.lock().unwrap().push(d);
+        }
+        fn is_virtual(&self) -> bool {
+            self.0
+        }
+    }
+
+    #[test]
+    fn only_a_real_machine_rests() {
+        for (simulated, want) in [(false, vec![REST]), (true, vec![])] {
+            let clock = Slept(simulated, Mutex::default());
+            rest(&clock);
+            assert_eq!(*clock.1.lock().unwrap(), want);
+        }
     }
 }
