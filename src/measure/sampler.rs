@@ -22,7 +22,7 @@ const REGION_S: f64 = 50e-6;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Residency {
-    /// On the device: the call is the launch alone.
+    /// On the device: the call is the launch, and the wait for it or a share of one.
     Resident,
     /// In ordinary host memory: the call copies inputs there, launches, copies outputs back.
     Always,
