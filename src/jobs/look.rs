@@ -22,7 +22,7 @@ const LEAST: usize = 3;
 
 /// Pause before each sample. Calls that follow each other at once keep a machine in whatever state they found it, for hundreds
 /// of calls and over several looks: on a virtual machine with two processors the same copy to PoCL and back took 80, 150 or 350
-/// microseconds. From 0.1 ms on each sample begins anew (docs/measuring.md).
+/// microseconds. After a pause of some tenths of a millisecond each sample begins anew (docs/measuring.md).
 const REST: Duration = Duration::from_micros(200);
 
 /// What is timed together: a case on the CPU and in each of these places, in turns.
