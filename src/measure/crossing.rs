@@ -3,16 +3,16 @@
 //! A size looked at in one process gives one number, the logarithm of the CPU's time over the device's. Processes differ as
 //! a whole (placement, clocks), so a few of them measure the same sizes, and what is said of a size counts both errors: that
 //! of the processes' mean, with as many degrees of freedom as there are processes beyond the first, and that of the size
-//! within them. Around the crossing a parabola in the logarithm of the size is fitted to the means; the interval holds the
+//! within them. Around the crossing a cubic in the logarithm of the size is fitted to the means; the interval holds the
 //! sizes at which its own interval contains 1 (Fieller 1954). If it is wide and the processes are not why, each of them visits
 //! the sizes again. Visits count as independent, so whoever measures lets some tenths of a second pass between them: what a
-//! machine does for so long, all visits meet that lie within it. Where the parabola misses the means by more than their noise
+//! machine does for so long, all visits meet that lie within it. Where the cubic misses the means by more than their noise
 //! (tiles, waves, caches), the misses are the error, and the interval is that of a single size: the last of several changes
 //! of the winner lies within the ripple. A wide interval is halved then, size by size, each judged by its own interval.
 //!
 //! [`next`] says what to measure from what there is, so a calibration can be interrupted, continued and repeated.
 
-use super::parabola::{Fit, Found, Table, mean};
+use super::cubic::{Fit, Found, Table, mean};
 use crate::base::stats::median;
 
 /// A size with what the first processes measured there.
@@ -24,21 +24,28 @@ pub struct Look {
     pub logs: Vec<f64>,
     /// How many of each process.
     pub visits: Vec<usize>,
+    /// Of each process, the squares of what its visits differ by from their mean, summed.
+    pub squares: Vec<f64>,
 }
 
 impl Look {
     /// A size with the samples of the CPU and the device by process, each of one visit.
     pub fn of(size: u64, pairs: &[(Vec<f64>, Vec<f64>)]) -> Self {
         let logs: Vec<f64> = pairs.iter().map(|(cpu, device)| log_ratio(cpu, device)).collect();
-        Look { size, visits: vec![1; logs.len()], logs }
+        Look { size, visits: vec![1; logs.len()], squares: vec![0.0; logs.len()], logs }
     }
 
     /// The same of processes that visited it several times: [`log_ratio`] of each visit.
     pub fn visited<'a>(size: u64, processes: impl Iterator<Item = &'a [f64]> + Clone) -> Self {
+        let squares = |visits: &[f64]| {
+            let all = mean(visits.iter().copied());
+            visits.iter().map(|v| (v - all).powi(2)).sum()
+        };
         Look {
             size,
             logs: processes.clone().map(|visits| mean(visits.iter().copied())).collect(),
-            visits: processes.map(<[f64]>::len).collect(),
+            visits: processes.clone().map(<[f64]>::len).collect(),
+            squares: processes.map(squares).collect(),
         }
     }
 }
@@ -130,8 +137,8 @@ const MORE_SIZES: usize = 7;
 const MOST_OF_ALL: usize = 4;
 /// So many more visits than an interval seems to need, for its width is an estimate as well.
 const SPARE: f64 = 1.25;
-/// Half of the first window, as a factor.
-const HALF: f64 = 1.5;
+/// Half of the first window at least and at most, as a factor: a wider one holds more steps and bends than a cubic follows.
+const HALF: [f64; 2] = [1.25, 2.0];
 /// How far below a crossing a sure win of the device counts as ripple of it (tiles and waves make steps).
 const RIPPLE: f64 = 2.0;
 
@@ -202,7 +209,7 @@ pub fn next(looks: &[Look], plan: &Plan, snap: &dyn Fn(u64) -> u64) -> Step {
             let slope = (values[below + 1] - values[below]) / (sizes[below + 1] as f64 / sizes[below] as f64).ln();
             let part = -values[below] / (values[below + 1] - values[below]);
             let guess = (sizes[below] as f64).ln() + part * (sizes[below + 1] as f64 / sizes[below] as f64).ln();
-            let half = (1.5 * halves[below].max(halves[below + 1]) / slope).clamp(HALF.ln(), 1.5);
+            let half = (1.5 * halves[below].max(halves[below + 1]) / slope).clamp(HALF[0].ln(), HALF[1].ln());
             around(looks, plan, snap, guess, half)
         }
     }
@@ -325,7 +332,8 @@ fn around(looks: &[Look], plan: &Plan, snap: &dyn Fn(u64) -> u64, guess: f64, ha
             let (root, ci) = best;
             Step::Done(Outcome::Crossing {
                 size: root.exp().ceil() as u64,
-                ci: [ci[0].exp().floor() as u64, ci[1].exp().ceil() as u64],
+                // The first whole size from each end on, as `size` is that from the root on.
+                ci: ci.map(|end| end.exp().ceil() as u64),
             })
         }
         _ if full && visits < plan.visits => again(2.0),
@@ -359,7 +367,7 @@ fn around(looks: &[Look], plan: &Plan, snap: &dyn Fn(u64) -> u64, guess: f64, ha
     }
 }
 
-/// A crossing and its interval where each size is judged by its own interval, because a parabola misses them.
+/// A crossing and its interval where each size is judged by its own interval, because a cubic misses them.
 struct Closer {
     root: f64,
     ci: [f64; 2],
@@ -427,11 +435,12 @@ mod tests {
                     for size in sizes {
                         let i = looks.iter().position(|l| l.size >= size).unwrap_or(looks.len());
                         if looks.get(i).is_none_or(|l| l.size != size) {
-                            looks.insert(i, Look { size, logs: Vec::new(), visits: Vec::new() });
+                            looks.insert(i, Look { size, logs: Vec::new(), visits: Vec::new(), squares: Vec::new() });
                         }
                         for process in looks[i].logs.len()..processes {
                             looks[i].logs.push(log_ratio(size, process));
                             looks[i].visits.push(0);
+                            looks[i].squares.push(0.0);
                         }
                         // What these processes find at a size they find at every visit.
                         for (process, had) in looks[i].visits[..processes].iter_mut().enumerate() {

@@ -5,8 +5,8 @@
 
 pub mod compare;
 pub mod crossing;
+mod cubic;
 pub mod noise;
-mod parabola;
 pub mod processes;
 pub mod reference;
 pub mod sampler;

@@ -195,7 +195,7 @@ fn the_textbook_crosses_at_one_hundred_thousand() {
     let got = calibrate(&config(&["relu"]), &rig(cpu, vec![gpu]));
     let resident = got.records.iter().find(|r| r.residency == "resident").unwrap();
     let [low, high] = resident.ci.unwrap();
-    assert!(low < 100_000 && 100_000 <= high && high - low < 12_000, "{low} {high}");
+    assert!(low <= 100_000 && 100_000 <= high && high - low < 12_000, "{low} {high}");
     // 4 bytes up and 4 down at 1 ns a byte cost more than the nanosecond that they save.
     assert_eq!(got.records.iter().find(|r| r.residency == "always").unwrap().verdict, "never");
     let entry = got.profile.entries.iter().find(|e| e.residency == "resident").unwrap();
@@ -344,7 +344,7 @@ fn synthetic(key: &Key<'_>, noise: Noise, run: u64) -> (Outcome, u64) {
             let at = found.entry(size).or_default();
             at.resize(processes.max(at.len()), Vec::new());
             for process in (0..processes).flat_map(|p| (at[p].len()..visits).map(move |_| p)).collect::<Vec<_>>() {
-                let pairs = if processes == 1 { 7 } else { 5 };
+                let pairs = if processes == 1 { 7 } else { 3 };
                 let (cpu, gpu) = (key.times)(size);
                 let offset = noise.process * rng.normal(1, process as u64);
                 let slow = if process == 1 && done >= throttled_from { 1.5 } else { 1.0 };
@@ -425,12 +425,7 @@ fn stated_intervals_contain_the_true_crossing() {
         let range = if op.name == "gemm" { (16, 2048) } else { (1024, 16 << 20) };
         let times = move |n: u64| {
             let case = op.case(DType::F32, &(op.families[0].sweep)(n), Attrs::new(), Fill::Uniform).unwrap();
-            // The rules were found on these curves, in which resident calls share waits; with waits of their own, the share of
-            // intervals that hold the truth at 20 % noise is lower (docs/measuring.md).
-            let device = match residency {
-                Residency::Resident => batched(&spec.device, (op.cost)(&case), case.dtype),
-                other => true_seconds(&spec.device, op, &case, *other),
-            };
+            let device = true_seconds(&spec.device, op, &case, *residency);
             (true_seconds(&spec.cpu, op, &case, Residency::Resident), device)
         };
         let key = Key { range, times: &times };
@@ -440,14 +435,17 @@ fn stated_intervals_contain_the_true_crossing() {
     }
     assert!(keys.len() >= 40, "{} keys cross", keys.len());
     println!("{} keys that cross", keys.len());
-    for (noise, widest) in [
-        (noise(0.01, 0.0), Some(1.1)),
-        (noise(0.05, 0.0), Some(1.25)),
-        (noise(0.2, 0.0), Some(2.0)),
-        (noise(0.03, 0.3), None),
-        (Noise { throttled: true, ..noise(0.03, 0.02) }, None),
-        // PoCL on two virtual processors: what holds for a visit moves its median by a third, and processes hardly differ.
-        (Noise { visit: 0.35, ..noise(0.1, 0.02) }, Some(1.25)),
+    let mut missed = Vec::new();
+    for (noise, widest, most) in [
+        (noise(0.01, 0.0), 1.1, 0.98),
+        (noise(0.05, 0.0), 1.25, 0.98),
+        (noise(0.2, 0.0), 2.0, 0.98),
+        (noise(0.03, 0.3), f64::INFINITY, 0.98),
+        // One of five processes says something else by half: the interval has to hold it, and so nearly always holds the truth.
+        (Noise { throttled: true, ..noise(0.03, 0.02) }, 1.25, 1.0),
+        // PoCL on two virtual processors, in calls that followed each other at once: what holds for a visit moved its median by a
+        // third, and processes hardly differed.
+        (Noise { visit: 0.35, ..noise(0.1, 0.02) }, 1.25, 0.98),
     ] {
         let (mut inside, mut open, mut theirs, mut calls, mut widths) = (0, 0, 0, 0, Vec::new());
         let mut low_by: BTreeMap<&str, (u64, u64, u64)> = Default::default();
@@ -488,12 +486,11 @@ fn stated_intervals_contain_the_true_crossing() {
                 println!("   {name}: {held} of {found} of {n}");
             }
         }
-        if let Some(widest) = widest {
-            assert!((0.93..=0.98).contains(&share), "noise {}: {share}", noise.sample);
-            assert!(width <= widest, "noise {}: {width}", noise.sample);
-            assert!(open <= 50, "noise {}: {open} open", noise.sample);
+        if !(0.93..=most).contains(&share) || width > widest || open > 50 {
+            missed.push(format!("noise {} {}: {share} inside, {width} wide, {open} open", noise.sample, noise.process));
         }
     }
+    assert!(missed.is_empty(), "{missed:?}");
 }
 
 fn lines(cpu: fn(f64) -> f64, gpu: fn(f64) -> f64) -> impl Fn(u64) -> (f64, f64) {

@@ -1,4 +1,4 @@
-//! Means of sizes over processes with their errors, and a parabola through them: where it crosses zero, and how surely.
+//! Means of sizes over processes with their errors, and a cubic through them: where it crosses zero, and how surely.
 
 use statrs::distribution::{ContinuousCDF, FisherSnedecor, StudentsT};
 
@@ -17,6 +17,12 @@ pub(super) struct Variance {
     pub(super) freedom: f64,
 }
 
+impl Variance {
+    fn at_least(self, floor: Variance) -> Variance {
+        if floor.size > self.size { floor } else { self }
+    }
+}
+
 /// Half of the 95 % interval of a number with these two independent errors (Satterthwaite 1946 for the freedom).
 fn half_width(a: Variance, b: Variance) -> f64 {
     let of = |v: Variance| if v.freedom > 0.0 { v.size * v.size / v.freedom } else { 0.0 };
@@ -26,6 +32,17 @@ fn half_width(a: Variance, b: Variance) -> f64 {
     }
     let freedom = if d > 0.0 { (sum * sum / d).clamp(1.0, 1e6) } else { 1e6 };
     StudentsT::new(0.0, 1.0, freedom).map_or(f64::INFINITY, |t| t.inverse_cdf(0.975) * sum.sqrt())
+}
+
+/// The variance of a size's mean over the processes if it came from their visits alone.
+fn by_visits(looks: &[&Look], processes: usize) -> Variance {
+    let all = || looks.iter().flat_map(|l| l.visits[..processes].iter().zip(&l.squares[..processes]));
+    let freedom = all().map(|(visits, _)| visits.saturating_sub(1) as f64).sum::<f64>();
+    if freedom < 1.0 {
+        return Variance { size: 0.0, freedom: 0.0 };
+    }
+    let one = all().map(|(_, squares)| squares).sum::<f64>() / freedom;
+    Variance { size: one * mean(all().map(|(visits, _)| 1.0 / *visits as f64)) / processes as f64, freedom }
 }
 
 /// Sizes measured in the same processes: means by size, and what their errors are.
@@ -60,13 +77,17 @@ impl Table {
             .flat_map(|(l, y)| l.logs[..processes].iter().zip(&offsets).map(move |(v, o)| (v - y - o).powi(2)))
             .sum();
         let freedom = (p - 1.0) * (n - 1.0);
-        Some(Table {
-            x: looks.iter().map(|l| (l.size as f64).ln()).collect(),
-            y,
-            common: Variance { size: offsets.iter().map(|o| o * o).sum::<f64>() / (p - 1.0) / p, freedom: p - 1.0 },
-            offsets,
-            own: Variance { size: squares / freedom / p, freedom },
-        })
+        let mut own = Variance { size: squares / freedom / p, freedom };
+        let mut common =
+            Variance { size: offsets.iter().map(|o| o * o).sum::<f64>() / (p - 1.0) / p, freedom: p - 1.0 };
+        // Whoever visits until an interval is narrow stops where chance made these small. Visits know better what is the least
+        // that each can be: what they scatter by.
+        let visits = by_visits(&looks, processes);
+        if visits.freedom > 0.0 {
+            own = own.at_least(visits);
+            common = common.at_least(Variance { size: own.size / n, ..own });
+        }
+        Some(Table { x: looks.iter().map(|l| (l.size as f64).ln()).collect(), y, offsets, common, own })
     }
 
     /// The share of a size's own error that the mean of all does not hold already.
@@ -81,6 +102,13 @@ impl Table {
     }
 }
 
+/// Sizes from which on a cubic leaves enough of them to check it by. In the middle of the window it is as sure as a parabola.
+const CUBIC: usize = 7;
+
+/// Misses that are so unlikely if there is only noise are no noise. More than the usual 5 %: a miss that is taken for noise makes
+/// an interval too narrow, noise that is taken for a miss one that is wide and measured once more.
+const MISSED: f64 = 0.15;
+
 /// A polynomial through the means of a table.
 #[derive(Debug)]
 pub(super) struct Fit<'a> {
@@ -90,15 +118,15 @@ pub(super) struct Fit<'a> {
     coefficients: Vec<f64>,
     inverse: Vec<Vec<f64>>,
     pub(super) own: Variance,
-    /// 1 where the parabola misses the means: then a single size may lie as far off it.
+    /// 1 where the polynomial misses the means: then a single size may lie as far off it.
     pub(super) ripple: f64,
 }
 
 impl<'a> Fit<'a> {
-    /// A parabola, or less where there are too few sizes to check one.
+    /// A cubic, a parabola where there are fewer than [`CUBIC`] sizes, or less where there are too few to check one.
     pub(super) fn of(table: &'a Table) -> Option<Fit<'a>> {
         let n = table.x.len();
-        let terms = 3.min(n - 1);
+        let terms = if n < CUBIC { 3.min(n - 1) } else { 4 };
         let (low, high) = (table.x[0], table.x[n - 1]);
         let mut fit = Fit {
             table,
@@ -123,7 +151,7 @@ impl<'a> Fit<'a> {
                 Ok(f) if table.own.size > 0.0 => f.sf(size / table.own.size),
                 _ => 0.0,
             };
-            if size > table.own.size && chance < 0.05 {
+            if size > table.own.size && chance < MISSED {
                 fit.own = Variance { size, freedom };
                 fit.ripple = 1.0;
             }
@@ -146,7 +174,9 @@ impl<'a> Fit<'a> {
         let leverage: f64 =
             self.inverse.iter().zip(&v).map(|(row, a)| a * row.iter().zip(&v).map(|(b, c)| b * c).sum::<f64>()).sum();
         let apart = (leverage - 1.0 / self.table.x.len() as f64).max(0.0);
-        let half = half_width(self.table.common, Variance { size: self.own.size * (apart + self.ripple), ..self.own });
+        // A single size lies off the polynomial by what it misses beyond the noise.
+        let single = self.ripple * (self.own.size - self.table.own.size);
+        let half = half_width(self.table.common, Variance { size: self.own.size * apart + single, ..self.own });
         let y = self.value(x);
         [y - half, y, y + half]
     }
@@ -174,5 +204,58 @@ impl Found {
             below: below.filter(|i| *i < STEPS).map(|i| zero(i, 2)),
             above: above.map(|i| if i > 0 && y[i - 1][0] <= 0.0 { zero(i - 1, 0) } else { x[i] }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Seven sizes in five processes, of so many visits that scatter by 0.1; their means are these.
+    fn looks(visits: usize, mean: &dyn Fn(f64, usize) -> f64) -> Vec<Look> {
+        let squares = (visits - 1) as f64 * 0.01;
+        let look = |size: u64| Look {
+            size,
+            logs: (0..5).map(|process| mean((size as f64).ln(), process)).collect(),
+            visits: vec![visits; 5],
+            squares: vec![squares; 5],
+        };
+        [1000, 1200, 1400, 1700, 2000, 2400, 2900].into_iter().map(look).collect()
+    }
+
+    #[test]
+    fn an_error_is_at_least_what_visits_scatter_by() {
+        // The processes agree by chance.
+        let agree = looks(4, &|x, process| x - 7.4 + 1e-6 * ((process * 3) % 5) as f64 * x);
+        let table = Table::of(agree.iter(), 5).unwrap();
+        let least = 0.01 / 4.0 / 5.0;
+        assert!((table.own.size / least - 1.0).abs() < 1e-9, "{:?}", table.own);
+        assert!((table.common.size / (least / 7.0) - 1.0).abs() < 1e-9, "{:?}", table.common);
+        assert_eq!((table.own.freedom, table.common.freedom), (105.0, 105.0));
+        // Processes that differ by more say so themselves, and one visit each says nothing.
+        let differ = looks(4, &|x, process| x - 7.4 + process as f64);
+        let table = Table::of(differ.iter(), 5).unwrap();
+        assert!((table.common.size - 0.5).abs() < 1e-9 && table.common.freedom == 4.0, "{:?}", table.common);
+        let once = looks(1, &|x, process| x - 7.4 + 1e-6 * ((process * 3) % 5) as f64 * x);
+        assert!(Table::of(once.iter(), 5).unwrap().own.size < 1e-9);
+    }
+
+    #[test]
+    fn a_cubic_is_followed_and_a_jump_is_a_miss() {
+        let noise = |x: f64, process: usize| 0.001 * ((x * 1e4) as usize * (process + 2) % 7) as f64;
+        let cubic = |x: f64, process: usize| {
+            let u = x - 7.4;
+            u + 0.4 * u * u - 0.8 * u * u * u + noise(x, process)
+        };
+        let all = looks(1, &cubic);
+        let table = Table::of(all.iter(), 5).unwrap();
+        let fit = Fit::of(&table).unwrap();
+        assert_eq!(fit.ripple, 0.0, "{:?} {:?}", fit.own, table.own);
+        let found = Found::of(&fit, table.x[0], table.x[6]);
+        let (root, half) = (found.root.unwrap(), (found.above.unwrap() - found.below.unwrap()) / 2.0);
+        assert!((root - 7.4).abs() < 0.01 && half < 0.01, "{root} {half}");
+        let jump = looks(1, &|x, process| cubic(x, process) + if x > 7.5 { 0.2 } else { 0.0 });
+        let table = Table::of(jump.iter(), 5).unwrap();
+        assert_eq!(Fit::of(&table).unwrap().ripple, 1.0);
     }
 }
