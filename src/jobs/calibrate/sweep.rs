@@ -30,8 +30,8 @@ const BEFORE: usize = 2;
 /// often, but they cost less. With the fewest pairs it may take twice as much.
 const POINT: f64 = 0.05;
 
-/// The same of sizes that nobody looked at before, of a budget that is twice what there is for each key: five processes look at
-/// the largest of them within two fifths of that.
+/// The same of sizes that nobody looked at before. The budget is twice a key's even share there, so five processes look at the
+/// largest of them within two fifths of that share.
 const NEW: f64 = 0.02;
 
 /// Fewest pairs.
