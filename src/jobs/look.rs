@@ -17,7 +17,7 @@ use crate::jobs::workers::{self, Start, Worker};
 use crate::measure::{OpSubject, Residency, StopRule, Subject, sample_between};
 use crate::op::{self, OpDesc, Role, case};
 
-use super::calibrate::{PROBES, gross_error};
+use super::calibrate::gross_error;
 
 /// Fewest pairs that are evidence.
 const LEAST: usize = 3;
@@ -26,9 +26,6 @@ const LEAST: usize = 3;
 /// of calls and over several looks: on a virtual machine with two processors the same copy to PoCL and back took 80, 150 or 350
 /// microseconds. After a pause of some tenths of a millisecond each sample begins anew (docs/measuring.md).
 const REST: Duration = Duration::from_micros(200);
-
-/// Elements that are compared of outputs whose case was compared at [`PROBES`] in this process before.
-const PROBES_AGAIN: u64 = 1 << 12;
 
 /// Bytes of operands that a process keeps for its next look at the same case: making them is most of such a look.
 const KEPT: u64 = 64 << 20;
@@ -74,36 +71,35 @@ struct Station<'a> {
     kept: RefCell<Kept>,
 }
 
-/// Read operands by case, the one that was used last at the end.
+/// Read operands by the name of their case, the one that was used last at the end.
 #[derive(Debug, Default)]
 struct Kept(Vec<(String, Rc<Vec<HostTensor>>)>);
 
-fn size(operands: &[HostTensor]) -> u64 {
+fn bytes(operands: &[HostTensor]) -> u64 {
     operands.iter().map(|t| t.bytes().len() as u64).sum()
 }
 
 impl Kept {
-    /// Those of a case, made if they are not here; and whether they were.
+    /// Those of a case, made if they are not here; what was used longest ago goes until at most `most` bytes are kept. Errors:
+    /// those of `make`.
     fn of(
         &mut self,
         case: &str,
         most: u64,
         make: impl FnOnce() -> Result<Vec<HostTensor>>,
-    ) -> Result<(Rc<Vec<HostTensor>>, bool)> {
-        let found = self.0.iter().position(|(known, _)| known == case);
-        let was_here = found.is_some();
-        let entry = match found {
+    ) -> Result<Rc<Vec<HostTensor>>> {
+        let entry = match self.0.iter().position(|(known, _)| known == case) {
             Some(i) => self.0.remove(i),
             None => (case.to_string(), Rc::new(make()?)),
         };
         let operands = Rc::clone(&entry.1);
-        if size(&operands) <= most {
+        if bytes(&operands) <= most {
             self.0.push(entry);
         }
-        while self.0.iter().map(|(_, kept)| size(kept)).sum::<u64>() > most {
+        while self.0.iter().map(|(_, kept)| bytes(kept)).sum::<u64>() > most {
             self.0.remove(0);
         }
-        Ok((operands, was_here))
+        Ok(operands)
     }
 }
 
@@ -151,7 +147,7 @@ impl<'a> Station<'a> {
         // Where nothing is computed there is nothing to compute with.
         let timing_only = prepared.iter().any(|(_, runner, _)| sim::timing_only(runner.device().info()));
         let make = || if timing_only { zeros(op, &c) } else { case::inputs(op, &c) };
-        let (inputs, again) = self.kept.borrow_mut().of(&order.case, KEPT, make)?;
+        let inputs = self.kept.borrow_mut().of(&order.case, KEPT, make)?;
         let deadline = Duration::from_secs_f64((order.budget_s * 4.0).clamp(10.0, 600.0));
         let on_cpu = self.cpu.prepare(op, &c, self.cpu_variant)?;
         // The CPU computes where the operands are in either residency.
@@ -187,9 +183,8 @@ impl<'a> Station<'a> {
         let mut wrong = None;
         if !timing_only {
             let want = cpu.outputs()?;
-            let probes = if again { PROBES_AGAIN } else { PROBES };
             for d in &mut devices {
-                wrong = wrong.or(gross_error(&c, &d.outputs()?, &want, probes));
+                wrong = wrong.or(gross_error(&c, &d.outputs()?, &want));
             }
         }
         let kernel = prepared.first().map_or_else(String::new, |(_, _, k)| k.variant.to_string());
@@ -343,22 +338,22 @@ mod tests {
             let values = vec![value; n as usize];
             HostTensor::from_slice(&values, &[n]).map(|t| vec![t])
         };
-        let mut made = 0;
+        // Whether the operands were there already.
         let mut look = |case: &str, value: f32, n: u64| {
+            let mut made = false;
             let make = || {
-                made += 1;
+                made = true;
                 tensor(value, n)
             };
-            let (operands, was_here) = kept.of(case, 80, make).unwrap();
+            let operands = kept.of(case, 80, make).unwrap();
             assert_eq!(operands[0].bytes(), tensor(value, n).unwrap()[0].bytes(), "{case}");
-            was_here
+            !made
         };
         // Two of 40 bytes fit; the one that was used last stays.
         assert!(!look("a", 1.0, 10) && !look("b", 2.0, 10) && look("a", 1.0, 10));
         assert!(!look("c", 3.0, 10) && look("a", 1.0, 10) && !look("b", 2.0, 10));
         // One that is too large leaves the others.
         assert!(!look("large", 4.0, 30) && !look("large", 4.0, 30) && look("a", 1.0, 10));
-        assert_eq!(made, 6);
         assert!(kept.of("bad", 80, || Err(Error::new(Code::Internal, "none"))).is_err());
     }
 

@@ -39,7 +39,7 @@ use sweep::{Depth, Swept};
 
 pub use super::look::worker;
 pub use own::{Own, measure};
-pub(in crate::jobs) use smoke::{PROBES, gross_error};
+pub(in crate::jobs) use smoke::gross_error;
 
 /// What to calibrate.
 #[derive(Clone, Debug)]
@@ -250,7 +250,7 @@ const TOGETHER: usize = 24;
 /// all its looks find. Measured once, on a virtual machine with two processors (docs/measuring.md).
 const APART: f64 = 0.25;
 
-/// So many times counts the time of a group that is open without any interval, once all had their first looks: mostly nobody
+/// So many times counts the time of a group in which no winner changes for sure, once all had their first looks: mostly nobody
 /// surely wins its largest size, which is a matter of a few percent and of the dearest calls.
 const OPEN: f64 = 4.0;
 
@@ -381,7 +381,7 @@ fn turns(
         job.go_on((*group, how), swept, share, looker, cancel)?;
         if swept.waits {
             let end = span.clock.now();
-            let counts = if how == More::Decide(Depth::Full) && !swept.has_interval() { OPEN } else { 1.0 };
+            let counts = if how == More::Decide(Depth::Full) && !swept.crosses() { OPEN } else { 1.0 };
             queue.push((i, had + counts * (end - now), end + apart));
         }
     }

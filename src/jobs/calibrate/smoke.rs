@@ -14,7 +14,7 @@ use crate::op::{OpDesc, Tier};
 const SMALL: u64 = 8192;
 
 /// Elements of an output that are compared at each measured size, some milliseconds' work; all of a shorter one.
-pub(in crate::jobs) const PROBES: u64 = 1 << 16;
+const PROBES: u64 = 1 << 16;
 
 /// What the check found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,14 +52,14 @@ pub(super) fn check(runner: &Runner, op: &'static OpDesc, dtype: DType, deadline
     Ok(if judged > 0 { Trust::Ok } else { Trust::Unjudged("the op has no small case to judge".into()) })
 }
 
-/// Compares a measured run's outputs with the CPU's at about so many evenly spread elements, for gross errors only: skipped
-/// work, shifted or stale data ([`gross::wrong`]).
-pub(in crate::jobs) fn gross_error(c: &Case, got: &[HostTensor], want: &[HostTensor], probes: u64) -> Option<String> {
+/// Compares a measured run's outputs with the CPU's at evenly spread elements, for gross errors only: skipped work,
+/// shifted or stale data ([`gross::wrong`]).
+pub(in crate::jobs) fn gross_error(c: &Case, got: &[HostTensor], want: &[HostTensor]) -> Option<String> {
     let of = |w: gross::Wrong| {
         let (i, a, b) = (w.element, w.got.to_f64(), w.want.to_f64());
         format!("{c}: element {i} is {a:e} in the measured run, the CPU has {b:e}")
     };
-    gross::wrong(c, got, want, probes).map(of)
+    gross::wrong(c, got, want, PROBES).map(of)
 }
 
 /// True for errors after which the device is of no use to this process.

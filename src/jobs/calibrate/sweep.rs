@@ -125,11 +125,6 @@ impl Swept {
         self.wrong.is_some() || self.error.is_some()
     }
 
-    /// True if a crossing has an interval, perhaps a wide one.
-    pub(super) fn has_interval(&self) -> bool {
-        self.outcomes.iter().any(|o| matches!(o, Outcome::Crossing { .. }))
-    }
-
     /// True if the winner changes in a residency.
     pub(super) fn crosses(&self) -> bool {
         self.outcomes.iter().any(|o| matches!(o, Outcome::Crossing { .. } | Outcome::NonMonotone(_)))
