@@ -20,15 +20,16 @@ use crate::op::{self, OpDesc, Role, case};
 use super::calibrate::gross_error;
 
 /// Fewest pairs that are evidence.
-const LEAST: usize = 3;
+pub(super) const LEAST: usize = 3;
 
 /// Pause before each sample. Calls that follow each other at once keep a machine in whatever state they found it, for hundreds
 /// of calls and over several looks: on a virtual machine with two processors the same copy to PoCL and back took 80, 150 or 350
 /// microseconds. After a pause of some tenths of a millisecond each sample begins anew (docs/measuring.md).
 const REST: Duration = Duration::from_micros(200);
 
-/// Bytes of operands that a process keeps for its next look at the same case: making them is most of such a look.
-const KEPT: u64 = 64 << 20;
+/// Bytes that a process keeps for its next looks at the same cases: making operands, and memory that nobody has touched
+/// yet, are most of such a look.
+const KEPT: u64 = 128 << 20;
 
 /// What is timed together: a case on the CPU and in each of these places, in turns.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -68,38 +69,56 @@ struct Station<'a> {
     cpu_variant: Option<&'a str>,
     devices: Vec<Runner>,
     kernels: KernelCache,
-    kept: RefCell<Kept>,
+    kept: RefCell<Kept<Ready>>,
 }
 
-/// Read operands by the name of their case, the one that was used last at the end.
-#[derive(Debug, Default)]
-struct Kept(Vec<(String, Rc<Vec<HostTensor>>)>);
-
-fn bytes(operands: &[HostTensor]) -> u64 {
-    operands.iter().map(|t| t.bytes().len() as u64).sum()
+/// A case with what it takes to run it.
+#[derive(Debug)]
+struct Ready {
+    case: Case,
+    /// Read operands.
+    inputs: Vec<HostTensor>,
+    cpu: Prepared,
+    /// By id of the device.
+    devices: Vec<(String, Prepared)>,
+    /// Where nothing is computed there is nothing to compare.
+    timing_only: bool,
 }
 
-impl Kept {
-    /// Those of a case, made if they are not here; what was used longest ago goes until at most `most` bytes are kept. Errors:
-    /// those of `make`.
-    fn of(
-        &mut self,
-        case: &str,
-        most: u64,
-        make: impl FnOnce() -> Result<Vec<HostTensor>>,
-    ) -> Result<Rc<Vec<HostTensor>>> {
-        let entry = match self.0.iter().position(|(known, _)| known == case) {
-            Some(i) => self.0.remove(i),
-            None => (case.to_string(), Rc::new(make()?)),
-        };
-        let operands = Rc::clone(&entry.1);
-        if bytes(&operands) <= most {
+/// What cases need by their name and devices, the one that was used last at the end.
+#[derive(Debug)]
+struct Kept<T>(Vec<(String, u64, Rc<T>)>);
+
+impl<T> Default for Kept<T> {
+    fn default() -> Self {
+        Kept(Vec::new())
+    }
+}
+
+impl<T> Kept<T> {
+    /// What is kept by this name, or made; before that goes what was used longest ago, until no more than `most` bytes will be
+    /// kept. What is larger alone is not kept. Errors: those of `make`.
+    fn of(&mut self, name: &str, bytes: u64, most: u64, make: impl FnOnce() -> Result<T>) -> Result<Rc<T>> {
+        if let Some(i) = self.0.iter().position(|(known, ..)| known == name) {
+            let entry = self.0.remove(i);
+            let found = Rc::clone(&entry.2);
             self.0.push(entry);
+            return Ok(found);
         }
-        while self.0.iter().map(|(_, kept)| bytes(kept)).sum::<u64>() > most {
+        let room = most.saturating_sub(bytes);
+        while self.0.iter().map(|(_, bytes, _)| bytes).sum::<u64>() > room {
             self.0.remove(0);
         }
-        Ok(operands)
+        let new = Rc::new(make()?);
+        if bytes <= most {
+            self.0.push((name.to_string(), bytes, Rc::clone(&new)));
+        }
+        Ok(new)
+    }
+
+    /// Nothing is kept any more.
+    fn clear(&mut self) {
+        self.0.clear();
     }
 }
 
@@ -125,6 +144,10 @@ impl<'a> Station<'a> {
         let hold = self.kernels.hold();
         let timed = self.timed(order, cancel);
         drop(hold);
+        if timed.is_err() {
+            // Nobody knows what state a device that failed left its memory in.
+            self.kept.borrow_mut().clear();
+        }
         if cancel.raised() {
             self.kernels.abandon();
         } else {
@@ -133,31 +156,46 @@ impl<'a> Station<'a> {
         timed
     }
 
-    fn timed(&self, order: &Order, cancel: &Cancel) -> Result<Option<Timed>> {
-        let c = case::parse(&order.case)?;
-        let op = op::find(c.op)?;
-        // Places on one device share its kernel.
-        let mut prepared: Vec<(&String, &Runner, Prepared)> = Vec::new();
+    /// What an order's case needs, kept or made.
+    fn ready(&self, order: &Order) -> Result<Rc<Ready>> {
+        let case = case::parse(&order.case)?;
+        let op = op::find(case.op)?;
+        let mut ids: Vec<&str> = Vec::new();
         for (id, _) in &order.places {
-            if !prepared.iter().any(|(known, ..)| *known == id) {
-                let runner = self.device(id)?;
-                prepared.push((id, runner, runner.prepare(op, &c, None)?));
+            if !ids.contains(&id.as_str()) {
+                ids.push(id);
             }
         }
-        // Where nothing is computed there is nothing to compute with.
-        let timing_only = prepared.iter().any(|(_, runner, _)| sim::timing_only(runner.device().info()));
-        let make = || if timing_only { zeros(op, &c) } else { case::inputs(op, &c) };
-        let inputs = self.kept.borrow_mut().of(&order.case, KEPT, make)?;
+        let bytes = held(op, &case, ids.len() as u64)?;
+        let name = format!("{} {}", order.case, ids.join(" "));
+        self.kept.borrow_mut().of(&name, bytes, KEPT, || self.make(op, case, &ids))
+    }
+
+    fn make(&self, op: &'static OpDesc, case: Case, ids: &[&str]) -> Result<Ready> {
+        // Places on one device share its kernel.
+        let (mut devices, mut timing_only) = (Vec::new(), false);
+        for id in ids {
+            let runner = self.device(id)?;
+            timing_only |= sim::timing_only(runner.device().info());
+            devices.push((id.to_string(), runner.prepare(op, &case, None)?));
+        }
+        let inputs = if timing_only { zeros(op, &case)? } else { case::inputs(op, &case)? };
+        let cpu = self.cpu.prepare(op, &case, self.cpu_variant)?;
+        Ok(Ready { case, inputs, cpu, devices, timing_only })
+    }
+
+    fn timed(&self, order: &Order, cancel: &Cancel) -> Result<Option<Timed>> {
+        let ready = self.ready(order)?;
         let deadline = Duration::from_secs_f64((order.budget_s * 4.0).clamp(10.0, 600.0));
-        let on_cpu = self.cpu.prepare(op, &c, self.cpu_variant)?;
         // The CPU computes where the operands are in either residency.
-        let mut cpu = OpSubject::new(&self.cpu, &on_cpu, &inputs, Residency::Resident, deadline)?;
+        let mut cpu = OpSubject::new(&self.cpu, &ready.cpu, &ready.inputs, Residency::Resident, deadline)?;
         let mut devices = Vec::new();
         for (id, residency) in &order.places {
-            for (_, runner, kernel) in prepared.iter().filter(|(known, ..)| *known == id) {
+            let runner = self.device(id)?;
+            for (_, kernel) in ready.devices.iter().filter(|(known, _)| known == id) {
                 // A call of the engine ends with a wait, so each has its own: what several share of one depends on how many
                 // they are, which is for the clock's sake alone.
-                devices.push(OpSubject::new(runner, kernel, &inputs, *residency, deadline)?.single());
+                devices.push(OpSubject::new(runner, kernel, &ready.inputs, *residency, deadline)?.single());
             }
         }
         let rule = StopRule {
@@ -181,13 +219,13 @@ impl<'a> Station<'a> {
             return Ok(None);
         }
         let mut wrong = None;
-        if !timing_only {
+        if !ready.timing_only {
             let want = cpu.outputs()?;
             for d in &mut devices {
-                wrong = wrong.or(gross_error(&c, &d.outputs()?, &want));
+                wrong = wrong.or(gross_error(&ready.case, &d.outputs()?, &want));
             }
         }
-        let kernel = prepared.first().map_or_else(String::new, |(_, _, k)| k.variant.to_string());
+        let kernel = ready.devices.first().map_or_else(String::new, |(_, k)| k.variant.to_string());
         Ok(Some(Timed { cpu: on_cpu, devices: samples.collect(), calls, kernel, wrong }))
     }
 
@@ -201,6 +239,18 @@ fn rest(clock: &dyn Clock) {
     if !clock.is_virtual() {
         clock.sleep(REST);
     }
+}
+
+/// Bytes that a case takes: what is read on the host, and all operands on the CPU and on so many devices.
+fn held(op: &OpDesc, case: &Case, devices: u64) -> Result<u64> {
+    let shapes = (op.shapes)(case)?;
+    let mut all = 0u64;
+    for (i, shape) in shapes.iter().enumerate() {
+        let bytes = shape.iter().product::<u64>().saturating_mul(op.operand_dtype(i, case).size());
+        let times = 1 + devices + u64::from(op.operands[i].role != Role::Out);
+        all = all.saturating_add(bytes.saturating_mul(times));
+    }
+    Ok(all)
 }
 
 /// Read operands of a case, all zero.
@@ -304,6 +354,8 @@ impl Looker for Crew<'_> {
 mod tests {
     use super::*;
     use crate::base::{Attrs, DType, Fill};
+    use crate::device::Device;
+    use crate::device::faulty::{Fault, FaultPlan, Faulty, On, Rule, When};
     use crate::device::sim::Compute;
     use std::sync::Mutex;
 
@@ -332,29 +384,83 @@ mod tests {
     }
 
     #[test]
-    fn operands_are_kept_for_the_next_look_as_far_as_they_fit() {
+    fn what_a_case_needs_is_kept_as_far_as_it_fits() {
         let mut kept = Kept::default();
-        let tensor = |value: f32, n: u64| {
-            let values = vec![value; n as usize];
-            HostTensor::from_slice(&values, &[n]).map(|t| vec![t])
-        };
-        // Whether the operands were there already.
-        let mut look = |case: &str, value: f32, n: u64| {
+        // Whether it was there already.
+        let mut look = |name: &str, bytes: u64| {
             let mut made = false;
             let make = || {
                 made = true;
-                tensor(value, n)
+                Ok(name.to_string())
             };
-            let operands = kept.of(case, 80, make).unwrap();
-            assert_eq!(operands[0].bytes(), tensor(value, n).unwrap()[0].bytes(), "{case}");
+            assert_eq!(*kept.of(name, bytes, 80, make).unwrap(), name);
             !made
         };
         // Two of 40 bytes fit; the one that was used last stays.
-        assert!(!look("a", 1.0, 10) && !look("b", 2.0, 10) && look("a", 1.0, 10));
-        assert!(!look("c", 3.0, 10) && look("a", 1.0, 10) && !look("b", 2.0, 10));
-        // One that is too large leaves the others.
-        assert!(!look("large", 4.0, 30) && !look("large", 4.0, 30) && look("a", 1.0, 10));
-        assert!(kept.of("bad", 80, || Err(Error::new(Code::Internal, "none"))).is_err());
+        assert!(!look("a", 40) && !look("b", 40) && look("a", 40));
+        assert!(!look("c", 40) && look("a", 40) && !look("b", 40));
+        // One that is too large is not kept, and has all the room while it is there.
+        assert!(!look("large", 120) && !look("large", 120) && !look("a", 40) && look("a", 40));
+        let none = || Err(Error::new(Code::Internal, "none"));
+        assert!(kept.of("bad", 8, 80, none).is_err());
+        assert_eq!(*kept.of("a", 40, 80, none).unwrap(), "a");
+    }
+
+    /// A look at a case that is kept is as good as the first: the same kernel, compared in the same way.
+    #[test]
+    fn a_second_look_prepares_nothing_and_checks_again() {
+        let (cpu, device) = sim::open("laptop").unwrap();
+        let rig = Rig { devices: vec![device], cpu, absent: Vec::new() };
+        let op = op::find("exp").unwrap();
+        let case = op.case(DType::F32, &[1000], Attrs::new(), Fill::Uniform).unwrap();
+        let place = |residency| ("sim:laptop".to_string(), residency);
+        let places = vec![place(Residency::Resident), place(Residency::Always)];
+        let order = Order { case: case.to_string(), places, pairs: 3, budget_s: 1.0 };
+        let station = Station::new(&rig, None, &KernelCache::off());
+        let first = station.ready(&order).unwrap();
+        assert_eq!(first.devices.len(), 1, "places on one device share its kernel");
+        for _ in 0..2 {
+            let timed = station.time(&order, &Cancel::new()).unwrap().unwrap();
+            assert_eq!((timed.wrong, timed.devices.len()), (None, 2));
+        }
+        assert!(Rc::ptr_eq(&first, &station.ready(&order).unwrap()));
+        // 1,000 numbers read on the host, and read and written by each of two.
+        assert_eq!(held(op, &case, 1).unwrap(), 4000 * 5);
+    }
+
+    /// 30 looks at what a device with a planted fault computes: what is wrong, and how many cases are kept then.
+    fn looks(on: On, from: u64, fault: Fault) -> (Arc<Faulty>, Vec<(Result<Option<String>>, usize)>) {
+        let (cpu, device) = sim::open("laptop").unwrap();
+        let rules = vec![Rule { on, when: When::From(from), fault }];
+        let faulty = Arc::new(Faulty::new(device, FaultPlan { text: "planted".into(), rules }));
+        let rig = Rig { devices: vec![Arc::clone(&faulty) as Arc<dyn Device>], cpu, absent: Vec::new() };
+        let case = op::find("exp").unwrap().case(DType::F32, &[1000], Attrs::new(), Fill::Uniform).unwrap();
+        let places = vec![("sim:laptop".to_string(), Residency::Resident)];
+        let order = Order { case: case.to_string(), places, pairs: 3, budget_s: 1.0 };
+        let station = Station::new(&rig, None, &KernelCache::off());
+        let look = || {
+            let wrong = station.time(&order, &Cancel::new()).map(|timed| timed.unwrap().wrong);
+            (wrong, station.kept.borrow().0.len())
+        };
+        (faulty, (0..30).map(|_| look()).collect())
+    }
+
+    /// What is kept holds the right results of earlier looks, which a kernel that no longer runs must not be given credit for.
+    #[test]
+    fn kept_memory_does_not_hide_a_device_that_stopped_computing() {
+        let (faulty, found) = looks(On::Launch, 50, Fault::Skip);
+        assert!(faulty.hits()[0] > 0);
+        let wrong: Vec<bool> = found.iter().map(|(wrong, _)| wrong.as_ref().unwrap().is_some()).collect();
+        let first = wrong.iter().position(|w| *w).unwrap();
+        assert!(first > 2 && wrong[first..].iter().all(|w| *w), "right at first: {found:?}");
+        assert!(found.iter().all(|(_, kept)| *kept == 1));
+    }
+
+    #[test]
+    fn nothing_is_kept_of_a_device_that_failed() {
+        let (faulty, found) = looks(On::Launch, 50, Fault::Fail(Code::LaunchFailed));
+        assert!(faulty.hits()[0] > 0 && found[0].0.is_ok() && found[29].0.is_err(), "{found:?}");
+        assert!(found.iter().all(|(wrong, kept)| *kept == usize::from(wrong.is_ok())), "{found:?}");
     }
 
     struct Slept(bool, Mutex<Vec<Duration>>);
