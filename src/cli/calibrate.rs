@@ -199,7 +199,7 @@ impl Ctx<'_> {
                 output::talk(&report::text::regret(&regret, Some(160)));
             }
             untold.iter().for_each(|note| output::talk(note));
-            output::talk(&format!("{} of {} keys decided", done.decided(), done.records.len()));
+            output::talk(&done.summary());
             if done.kept > 0 {
                 output::talk(&format!("{} keys are the earlier profile's", done.kept));
             }

@@ -288,6 +288,16 @@ fn a_short_budget_is_counted() {
     // A few virtual milliseconds reach small sizes only, and the rest is said to be missing.
     let got = calibrate(&CalibrateConfig { budget: Duration::from_millis(20), ..config(&["gemm"]) }, &r);
     assert!(got.records.iter().any(|r| r.reason.contains("are left out")), "{:?}", got.records);
+    // A verdict over a part of the sizes is one of its own kind.
+    let got = calibrate(&CalibrateConfig { budget: Duration::from_millis(100), ..config(&["add", "exp", "relu"]) }, &r);
+    let cut = |r: &&gpuctl::base::record::CalibrateRecord| r.verdict == "never" && r.reason.contains("are left out");
+    let never = got.records.iter().filter(cut).count() as u64;
+    assert!(never > 0 && got.cut >= never && got.cut <= got.decided() as u64, "{} {:#?}", got.cut, got.records);
+    let all = format!("{} of 6 keys decided, {} of them up to a smaller size", got.decided(), got.cut);
+    assert!(got.summary().starts_with(&all), "{}", got.summary());
+    assert!(got.profile.notes.iter().any(|n| n.starts_with(&format!("{} keys are decided up to", got.cut))));
+    let all = calibrate(&CalibrateConfig { range: Some((1024, 1 << 16)), ..config(&["add"]) }, &r);
+    assert_eq!((all.cut, all.summary().as_str()), (0, "2 of 2 keys decided"));
 }
 
 #[test]

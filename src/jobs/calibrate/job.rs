@@ -54,7 +54,7 @@ pub(super) struct Group<'d> {
 pub(super) enum More {
     /// Verdicts that are open: one look.
     Decide(Depth),
-    /// Larger sizes.
+    /// The next larger size: one look.
     Larger,
     /// Another shape, for the curves.
     Shapes,
@@ -90,6 +90,8 @@ pub(super) struct Job<'a> {
     records: Vec<(usize, CalibrateRecord)>,
     entries: Vec<(usize, Entry)>,
     unmeasured: u64,
+    /// Decided keys whose larger sizes were left out.
+    cut: u64,
     /// Keys whose curve was not fitted, because the time was up.
     pub(super) without_curve: usize,
     calls: [u64; 2],
@@ -146,6 +148,7 @@ impl<'a> Job<'a> {
             records: Vec::new(),
             entries: Vec::new(),
             unmeasured: 0,
+            cut: 0,
             without_curve: 0,
             calls: [0; 2],
             study,
@@ -194,7 +197,7 @@ impl<'a> Job<'a> {
     }
 
     /// The residencies that a group's device offers.
-    fn offered(&self, g: &Group<'_>) -> &[Residency] {
+    pub(super) fn offered(&self, g: &Group<'_>) -> &[Residency] {
         let serial = g.runner.device().serial();
         self.residencies.iter().find(|(known, ..)| *known == serial).map_or(&self.cfg.residencies, |(_, some, _)| some)
     }
@@ -330,7 +333,7 @@ impl<'a> Job<'a> {
         let sweep = self.sweep(g, share, cancel);
         let more = match how {
             More::Decide(depth) => sweep.turn(looker, swept, depth),
-            More::Larger => sweep.begin(looker, swept),
+            More::Larger => sweep.larger(looker, swept),
             More::Shapes => sweep.look_elsewhere(looker, swept),
         };
         self.slowed.look(g.number, g.runner.device().info());
@@ -406,13 +409,14 @@ impl<'a> Job<'a> {
                 Outcome::Inconclusive(SPENT) if self.interrupted => Decision::none(Verdict::Unmeasured, INTERRUPTED),
                 outcome => decide::decide(&outcome, &sizes, self.cfg.margin),
             };
-            for more in swept.cut.iter().chain(&slowed) {
+            for more in found.cut.iter().chain(&slowed) {
                 decision.reason.push_str(&format!("; {more}"));
             }
             if sizes.is_empty() {
                 self.unmeasured += 1;
             }
             let mut record = self.blank(g, residency, decision);
+            self.cut += u64::from(found.cut.is_some() && super::is_decided(&record.verdict));
             record.kernel = swept.kernel.clone();
             record.points = found.points;
             self.push(g, record, curve, true, sink);
@@ -491,6 +495,9 @@ impl<'a> Job<'a> {
         if self.unmeasured > 0 {
             self.profile.notes.push(format!("{} keys are unmeasured: the budget was spent", self.unmeasured));
         }
+        if self.cut > 0 {
+            self.profile.notes.push(format!("{} keys are decided up to a smaller size than asked for", self.cut));
+        }
         if self.without_curve > 0 {
             let n = self.without_curve;
             self.profile
@@ -508,6 +515,7 @@ impl<'a> Job<'a> {
             profile: self.profile,
             records: self.records.into_iter().map(|(_, record)| record).collect(),
             unmeasured: self.unmeasured,
+            cut: self.cut,
             wrong: self.wrong,
             kept: self.kept,
             interrupted: self.interrupted,

@@ -87,6 +87,8 @@ pub struct Calibrated {
     pub records: Vec<CalibrateRecord>,
     /// Keys for which the budget did not suffice at all.
     pub unmeasured: u64,
+    /// Keys with a verdict that sends work somewhere for a reason, but larger sizes were asked for than it knows of.
+    pub cut: u64,
     /// Kernels that computed wrong when they were checked, for [`crate::engine::Trials::note`].
     pub wrong: Vec<Finding>,
     /// Keys that an earlier, partial profile had.
@@ -102,9 +104,21 @@ pub struct Calibrated {
 impl Calibrated {
     /// Keys with a verdict that sends work somewhere for a reason: all but `inconclusive` and `unmeasured`.
     pub fn decided(&self) -> usize {
-        let open = [Verdict::Inconclusive.name(), Verdict::Unmeasured.name()];
-        self.records.iter().filter(|r| !open.contains(&r.verdict.as_str())).count()
+        self.records.iter().filter(|r| is_decided(&r.verdict)).count()
     }
+
+    /// The same as a line for people.
+    pub fn summary(&self) -> String {
+        let part = match self.cut {
+            0 => String::new(),
+            n => format!(", {n} of them up to a smaller size than asked for (a longer budget reaches further)"),
+        };
+        format!("{} of {} keys decided{part}", self.decided(), self.records.len())
+    }
+}
+
+fn is_decided(verdict: &str) -> bool {
+    ![Verdict::Inconclusive, Verdict::Unmeasured].iter().any(|open| open.name() == verdict)
 }
 
 /// Measures everything in this process, in rounds; what another process would measure stays unknown, and the profile says
@@ -260,8 +274,14 @@ const LOOKS: f64 = 100.0;
 /// Share of the time that is kept for shapes besides the sweeps, once the verdicts are known.
 const SHAPES: f64 = 0.25;
 
-/// Share of the time that is kept for fitting curves, which takes a few tenths of a second each.
+/// Share of what is left for sizes that had no place in a key's share.
+const LARGER: f64 = 0.5;
+
+/// Share of the time that is kept for fitting curves, at most, and seconds that a curve takes, five times what was measured
+/// (1.8 s for 172 on two processors).
 const FITTING: f64 = 0.1;
+/// See [`FITTING`].
+const FIT: f64 = 0.05;
 
 /// The time that is left.
 struct Span<'a> {
@@ -294,7 +314,8 @@ fn calibrate_block(
     cancel: &Cancel,
 ) -> Result<()> {
     let whole = span;
-    let fitting = if span.clock.is_virtual() { 0.0 } else { FITTING * span.left() };
+    let keys: usize = groups.iter().map(|g| job.offered(g).len()).sum();
+    let fitting = if span.clock.is_virtual() { 0.0 } else { (FITTING * span.left()).min(FIT * keys as f64) };
     let span = &Span { end: span.end - fitting, ..*span };
     let deciding = Span { end: span.end - SHAPES * span.left(), ..*span };
     let mut all: Vec<(&Group<'_>, Swept)> = Vec::new();
@@ -312,19 +333,14 @@ fn calibrate_block(
         }
         turns(job, More::Decide(Depth::First), &span, &mut all[from..], looker, sink, cancel)?;
     }
+    larger(job, &deciding, &mut all, looker, sink, cancel)?;
     // What the others did not need goes to those that it was not enough for.
     turns(job, More::Decide(Depth::Full), &deciding, &mut all, looker, sink, cancel)?;
     let (mut some, mut others): (Vec<_>, Vec<_>) = all.into_iter().partition(|(_, s)| s.crosses());
     turns(job, More::Shapes, span, &mut some, looker, sink, cancel)?;
     some.append(&mut others);
     let mut all = some;
-    let cut_short = all.iter().filter(|(_, s)| More::Larger.helps(s)).count();
-    for (i, (group, swept)) in all.iter_mut().filter(|(_, s)| More::Larger.helps(s)).enumerate() {
-        sink.progress(&at(More::Larger.doing(), group, i, cut_short));
-        let share = span.left().min(1.5 * span.left() / (cut_short - i) as f64);
-        job.go_on((*group, More::Larger), swept, share, looker, cancel)?;
-    }
-    turns(job, More::Decide(Depth::First), span, &mut all, looker, sink, cancel)?;
+    larger(job, span, &mut all, looker, sink, cancel)?;
     // Where the winner never changes, a curve decides little.
     turns(job, More::Shapes, span, &mut all, looker, sink, cancel)?;
     turns(job, More::Decide(Depth::Full), span, &mut all, looker, sink, cancel)?;
@@ -335,6 +351,20 @@ fn calibrate_block(
         job.judge(group, swept, curves, sink)?;
     }
     Ok(())
+}
+
+/// Larger sizes for [`LARGER`] of the time, and first verdicts with them.
+fn larger(
+    job: &mut Job<'_>,
+    span: &Span<'_>,
+    all: &mut [(&Group<'_>, Swept)],
+    looker: &mut dyn Looker,
+    sink: &mut dyn Sink,
+    cancel: &Cancel,
+) -> Result<()> {
+    let some = Span { end: span.clock.now() + LARGER * span.left(), ..*span };
+    turns(job, More::Larger, &some, all, looker, sink, cancel)?;
+    turns(job, More::Decide(Depth::First), span, all, looker, sink, cancel)
 }
 
 fn at(what: &str, group: &Group<'_>, done: usize, total: usize) -> Progress {
@@ -447,6 +477,7 @@ pub fn joined(parts: Vec<Calibrated>) -> Result<Calibrated> {
         }
         all.records.extend(part.records);
         all.unmeasured += part.unmeasured;
+        all.cut += part.cut;
         all.wrong.extend(part.wrong);
         all.kept += part.kept;
         all.interrupted |= part.interrupted;

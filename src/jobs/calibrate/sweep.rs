@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::base::record::CalibratePoint;
 use crate::base::sink::Cancel;
 use crate::base::{Attrs, Case, Class, Clock, Code, Cost, DType, Error, Fill, Result, stats, units};
-use crate::jobs::look::{Looker, Order, Timed};
+use crate::jobs::look::{LEAST, Looker, Order, Timed};
 use crate::measure::crossing::{self, Look, Outcome, Plan, Step};
 use crate::measure::{Residency, processes, stop};
 use crate::op::{Family, OpDesc, Unit};
@@ -30,18 +30,24 @@ const BEFORE: usize = 2;
 /// often, but they cost less. With the fewest pairs it may take twice as much.
 const POINT: f64 = 0.05;
 
-/// The same of sizes that nobody looked at before. The budget is twice a key's even share there, so five processes look at the
-/// largest of them within two fifths of that share.
+/// The same of new sizes. The budget is twice a key's even share there: five processes look at the largest within two fifths of it.
 const NEW: f64 = 0.02;
 
-/// Fewest pairs.
-const LEAST: usize = 3;
+/// The same of a size that was left out: twice that is all that a key has.
+const NEXT: f64 = 0.5;
 
-/// Share of their time that one of them may take, as [`POINT`].
+/// Share of the time for other shapes that one of them may take, as [`POINT`].
 const OTHER: f64 = 0.2;
 
 /// Most processes of the first verdict.
 const FIRST: usize = 5;
+
+/// Why larger sizes are missing whose turn did not come.
+const NO_TIME: &str = "the budget was spent";
+
+fn left_out(from: u64, why: &str) -> String {
+    format!("sizes from {from} on are left out: {why}")
+}
 
 /// Of what may be known with more time.
 pub(super) const SPENT: &str = "the budget was spent before it was known";
@@ -81,6 +87,8 @@ pub(super) struct Found {
     pub(super) points: Vec<CalibratePoint>,
     /// Sizes in the op's unit.
     pub(super) outcome: Outcome,
+    /// Why larger sizes are missing, if they are.
+    pub(super) cut: Option<String>,
 }
 
 /// What was measured, to go on from.
@@ -105,14 +113,14 @@ pub(super) struct Swept {
     pub(super) undecided: bool,
     /// True if more time may reach larger sizes.
     pub(super) cut_short: bool,
-    /// One for each residency, sizes in the op's unit.
-    outcomes: Vec<Outcome>,
+    /// One for each residency, sizes in the op's unit; and how many sizes of the first look it knows of.
+    outcomes: Vec<(Outcome, usize)>,
     /// Kernel on the device at the largest size.
     pub(super) kernel: String,
     /// Calls that were timed, those to warm up among them: for the crossings, and at other shapes for the curves.
     pub(super) calls: [u64; 2],
-    /// Why larger sizes are missing, if they are.
-    pub(super) cut: Option<String>,
+    /// Why sizes beyond those of the first look are missing, if they are.
+    cut: Option<String>,
     /// A measured run whose result is grossly wrong.
     pub(super) wrong: Option<String>,
     /// The error that ended the sweep, if one did.
@@ -127,7 +135,7 @@ impl Swept {
 
     /// True if the winner changes in a residency.
     pub(super) fn crosses(&self) -> bool {
-        self.outcomes.iter().any(|o| matches!(o, Outcome::Crossing { .. } | Outcome::NonMonotone(_)))
+        self.outcomes.iter().any(|(o, _)| matches!(o, Outcome::Crossing { .. } | Outcome::NonMonotone(_)))
     }
 }
 
@@ -197,15 +205,21 @@ enum Looked {
 }
 
 impl Sweep<'_> {
-    /// Looks at sizes from small to large in the first process, as far as none was looked at and the budget reaches. Errors only
-    /// for interruption, here and below; what a device does wrong is part of the result.
+    /// Looks at sizes from small to large in the first process, as far as the budget reaches. Errors only for interruption, here
+    /// and below; what a device does wrong is part of the result.
     pub(super) fn begin(&self, looker: &mut dyn Looker, swept: &mut Swept) -> Result<()> {
-        let share = if swept.state.grid.is_empty() { NEW } else { POINT };
-        let mut running = Running::new(self, looker, share, swept);
-        (running.out.cut_short, running.out.cut) = (false, None);
-        running.first_look()?;
+        let mut running = Running::new(self, looker, NEW, swept);
+        while running.next_size()? {}
         running.out.undecided = true;
-        running.out.outcomes.resize(self.residencies.len(), Outcome::Inconclusive(SPENT));
+        running.out.outcomes.resize(self.residencies.len(), (Outcome::Inconclusive(SPENT), 0));
+        running.done()
+    }
+
+    /// Looks at the smallest size that was left out, in the first process.
+    pub(super) fn larger(&self, looker: &mut dyn Looker, swept: &mut Swept) -> Result<()> {
+        let mut running = Running::new(self, looker, NEXT, swept);
+        running.out.waits = running.next_size()?;
+        running.out.undecided = true;
         running.done()
     }
 
@@ -227,12 +241,16 @@ impl Sweep<'_> {
 
     /// What is known, one for each residency.
     pub(super) fn found(&self, swept: &Swept) -> Result<Vec<Found>> {
-        let of = |(which, outcome): (usize, &Outcome)| {
-            let series = &swept.state.series[which];
-            let mut points = series.iter().map(|(p, pairs)| self.point(*p, pairs)).collect::<Result<Vec<_>>>()?;
+        let grid = &swept.state.grid;
+        let of = |(which, (outcome, sizes)): (usize, &(Outcome, usize))| {
+            // Larger ones may have been looked at without a verdict.
+            let without = grid.get(*sizes).filter(|_| *sizes > 0);
+            let known = swept.state.series[which].iter().filter(|(p, _)| without.is_none_or(|from| *p < from));
+            let mut points = known.map(|(p, pairs)| self.point(*p, pairs)).collect::<Result<Vec<_>>>()?;
             // Neighbouring numbers may make sizes that are equal in the op's unit.
             points.dedup_by_key(|p| p.size);
-            Ok(Found { points, outcome: outcome.clone() })
+            let cut = without.map_or_else(|| swept.cut.clone(), |from| Some(left_out(*from, NO_TIME)));
+            Ok(Found { points, outcome: outcome.clone(), cut })
         };
         swept.outcomes.iter().enumerate().map(of).collect()
     }
@@ -327,36 +345,42 @@ impl<'s, 'a> Running<'s, 'a> {
         self.sweep.budget_s - (self.sweep.clock.now() - self.begin)
     }
 
-    /// All residencies together in the first process, from small to large.
-    fn first_look(&mut self) -> Result<()> {
+    /// All residencies together in the first process, at the smallest size of the first look that has not been looked at. True if
+    /// there is a larger one.
+    fn next_size(&mut self) -> Result<bool> {
         let all: Vec<usize> = (0..self.out.state.series.len()).collect();
         let known = self.out.state.grid.last().copied().unwrap_or(0);
         let mut grid: Vec<u64> = crossing::grid(self.sweep.range).into_iter().map(|p| self.sweep.snap(p)).collect();
         grid.dedup();
-        for param in grid.into_iter().filter(|p| *p > known) {
-            match self.sized_look(param, &all, 0, PAIRS[0])? {
-                Looked::Timed(_) => self.out.state.grid.push(param),
-                Looked::Stopped => break,
-                Looked::LeftOut { why, time } => {
-                    self.out.cut_short |= time;
-                    self.out.cut = Some(format!("sizes from {param} on are left out: {why}"));
-                    break;
-                }
+        let mut left = grid.into_iter().filter(|p| *p > known);
+        (self.out.cut_short, self.out.cut) = (false, None);
+        let Some(param) = left.next() else { return Ok(false) };
+        match self.sized_look(param, &all, 0, PAIRS[0])? {
+            Looked::Timed(_) => {
+                self.out.state.grid.push(param);
+                // If there is no other turn.
+                self.out.cut = left.next().map(|from| left_out(from, NO_TIME));
+                self.out.cut_short = self.out.cut.is_some();
+                Ok(self.out.cut_short)
+            }
+            Looked::Stopped => Ok(false),
+            Looked::LeftOut { why, time } => {
+                (self.out.cut_short, self.out.cut) = (time, Some(left_out(param, &why)));
+                Ok(false)
             }
         }
-        Ok(())
     }
 
     /// Follows the plan of each residency by one look; what several ask for is measured together.
-    fn decide(&mut self, depth: Depth) -> Result<Vec<Outcome>> {
+    fn decide(&mut self, depth: Depth) -> Result<Vec<(Outcome, usize)>> {
         (self.out.waits, self.out.undecided) = (false, false);
         let plan = self.plan(depth);
         let count = self.out.state.series.len();
-        let nothing = || vec![Outcome::Inconclusive("nothing was measured"); count];
+        let nothing = || vec![(Outcome::Inconclusive("nothing was measured"), 0); count];
         if self.out.stopped() || plan.grid.is_empty() {
             return Ok(nothing());
         }
-        let mut known: Vec<Option<Outcome>> = vec![None; count];
+        let mut known: Vec<Option<(Outcome, usize)>> = vec![None; count];
         let wanted = self.wanted(&plan, depth, &mut known)?;
         if wanted.is_empty() && known.iter().any(Option::is_none) {
             return Err(Error::new(Code::Internal, "the plan of a crossing asks for nothing new"));
@@ -394,15 +418,23 @@ impl<'s, 'a> Running<'s, 'a> {
         Plan { processes: [3.min(most), 5.min(most), most], visits, ..plan }
     }
 
-    /// What is known of a residency so far, however wide its interval.
-    fn so_far(&self, plan: &Plan, which: usize) -> Result<Outcome> {
+    /// What is known of a residency so far, however wide its interval: of all sizes of the first look, or of as many as there was
+    /// a verdict of before.
+    fn so_far(&self, plan: &Plan, which: usize) -> Result<(Outcome, usize)> {
         let [verdict, near, _] = plan.processes;
-        let enough = Plan { processes: [verdict, near, near], visits: 1, ..plan.clone() };
         let looks = looks(&self.out.state.series[which]);
-        match crossing::next(&looks, &enough, &|param| self.sweep.snap(param)) {
-            Step::Done(outcome) => self.sweep.sized(outcome),
-            Step::Measure { .. } => Ok(Outcome::Inconclusive(SPENT)),
+        let before = self.out.outcomes.get(which).map_or(0, |(_, sizes)| *sizes);
+        for sizes in [plan.grid.len(), before] {
+            let grid = plan.grid[..sizes].to_vec();
+            let within: Vec<Look> = looks.iter().filter(|l| grid.last() >= Some(&l.size)).cloned().collect();
+            let enough = Plan { grid, processes: [verdict, near, near], visits: 1, ..plan.clone() };
+            if sizes > 0
+                && let Step::Done(outcome) = crossing::next(&within, &enough, &|param| self.sweep.snap(param))
+            {
+                return Ok((self.sweep.sized(outcome)?, sizes));
+            }
         }
+        Ok((Outcome::Inconclusive(SPENT), 0))
     }
 
     /// What the residencies that are not known yet ask for; or they are known now.
@@ -410,7 +442,7 @@ impl<'s, 'a> Running<'s, 'a> {
         &mut self,
         plan: &Plan,
         depth: Depth,
-        known: &mut [Option<Outcome>],
+        known: &mut [Option<(Outcome, usize)>],
     ) -> Result<BTreeMap<Visit, Vec<usize>>> {
         let sweep = self.sweep;
         let mut wanted: BTreeMap<Visit, Vec<usize>> = BTreeMap::new();
@@ -420,7 +452,7 @@ impl<'s, 'a> Running<'s, 'a> {
             match crossing::next(&looks, plan, &|param| sweep.snap(param)) {
                 Step::Done(outcome) => {
                     self.out.undecided |= depth == Depth::First && plan.wants_more(&outcome);
-                    *known = Some(sweep.sized(outcome)?);
+                    *known = Some((sweep.sized(outcome)?, plan.grid.len()));
                 }
                 Step::Measure { sizes, processes, visits } => {
                     for (size, process) in sizes.iter().flat_map(|size| (0..processes).map(|p| (*size, p))) {
