@@ -10,6 +10,9 @@
 //! (tiles, waves, caches), the misses are the error, and the interval is that of a single size: the last of several changes
 //! of the winner lies within the ripple. A wide interval is halved then, size by size, each judged by its own interval.
 //!
+//! A process that is apart from all others, as one whose device is slowed from some moment on, is no sample of what the others
+//! do: more of them measure the same sizes, and it is left out. Among few it counts, and the interval is wide.
+//!
 //! [`next`] says what to measure from what there is, so a calibration can be interrupted, continued and repeated.
 
 use super::cubic::{Fit, Found, Table, mean};
@@ -182,11 +185,11 @@ pub fn next(looks: &[Look], plan: &Plan, snap: &dyn Fn(u64) -> u64) -> Step {
         processes = plan.processes[0];
         return Step::Measure { sizes: key.iter().map(|i| coarse[*i].size).collect(), processes, visits: 1 };
     }
-    let Some(table) = Table::of(coarse.iter().copied(), processes) else {
+    let Some(table) = Table::of(coarse.iter().copied(), processes, plan.processes[0]) else {
         return Step::Done(Outcome::Inconclusive("one size only"));
     };
     let values: Vec<f64> = coarse.iter().map(|l| level(l, &table)).collect();
-    let halves: Vec<f64> = coarse.iter().map(|l| table.half(l.logs.len().min(processes))).collect();
+    let halves: Vec<f64> = coarse.iter().map(|l| table.half(counted(l, &table).len())).collect();
     let signs: Vec<i8> = values.iter().zip(&halves).map(|(v, h)| sign(*v, *h)).collect();
     let sizes: Vec<u64> = coarse.iter().map(|l| l.size).collect();
     let more = Step::Measure {
@@ -229,9 +232,15 @@ fn decisive(values: &[f64]) -> Vec<usize> {
     key
 }
 
+/// The processes that measured a size and count, or else the first, which measured all.
+fn counted(look: &Look, table: &Table) -> Vec<usize> {
+    let who: Vec<usize> = table.who.iter().copied().filter(|i| *i < look.logs.len()).collect();
+    if who.is_empty() { vec![0] } else { who }
+}
+
 /// A size's value with the offsets taken off of the processes that measured it.
 fn level(look: &Look, table: &Table) -> f64 {
-    mean(look.logs.iter().zip(&table.offsets).map(|(v, o)| v - o))
+    mean(counted(look, table).into_iter().map(|i| look.logs[i] - table.offsets[i]))
 }
 
 enum Pattern {
@@ -286,9 +295,17 @@ fn around(looks: &[Look], plan: &Plan, snap: &dyn Fn(u64) -> u64, guess: f64, ha
     }
     let processes = inside.iter().map(|l| l.logs.len()).min().unwrap_or(0);
     let visits = inside.iter().flat_map(|l| &l.visits[..processes]).copied().min().unwrap_or(1);
-    let Some(table) = Table::of(inside.iter().copied(), processes) else {
+    let Some(table) = Table::of(inside.iter().copied(), processes, plan.processes[1]) else {
         return Step::Done(Outcome::Inconclusive("too few sizes around the crossing"));
     };
+    // All at once: to stop at the first number of processes that looks narrow would favour those that agree by chance.
+    let all = || {
+        let sizes = inside.iter().map(|l| l.size).collect();
+        Step::Measure { sizes, processes: plan.processes[2], visits }
+    };
+    if table.mixed && processes < plan.processes[2] {
+        return all();
+    }
     let Some(fit) = Fit::of(&table) else {
         return Step::Done(Outcome::Inconclusive("too few sizes around the crossing"));
     };
@@ -307,10 +324,7 @@ fn around(looks: &[Look], plan: &Plan, snap: &dyn Fn(u64) -> u64, guess: f64, ha
             let wide = ci[1] - ci[0] > plan.narrow.ln();
             let common = table.common.size > fit.own.size;
             if wide && common && processes < plan.processes[2] {
-                let sizes = inside.iter().map(|l| l.size).collect();
-                // All at once: to stop at the first number of processes that looks narrow would favour those that agree
-                // by chance.
-                return Step::Measure { sizes, processes: plan.processes[2], visits };
+                return all();
             }
             // Not where chance alone may look like a bend, nor where the processes are why it is wide.
             let clear = fit.ripple > 0.0 && fit.own.size > CLEAR * table.own.size;
@@ -487,6 +501,25 @@ mod tests {
         assert!(low <= truth && truth <= high, "{truth}: {low} to {high}");
         assert!((high as f64) < 1.1 * low as f64, "{truth}: {low} to {high}");
         assert!(asked.len() < 160, "{} looks", asked.len());
+    }
+
+    /// From its look at a size in the first window on, a process's device takes half as long again.
+    #[test]
+    fn a_process_that_is_slowed_is_replaced() {
+        let plan = |most: usize| Plan { processes: [3, 5, most], ..Plan::new(grid((1000, 1 << 20))) };
+        for who in [0, 1, 4] {
+            let slowed = |size: u64, process: usize| {
+                log_ratio(size, process, 40_000.0) - if process == who && size > 36_000 { 0.4 } else { 0.0 }
+            };
+            let (outcome, asked) = follow(&plan(11), &|s| s, &slowed);
+            let Outcome::Crossing { ci: [low, high], .. } = outcome else { panic!("{who}: {outcome:?}") };
+            assert!(low <= 40_500 && 39_500 <= high && !plan(11).wants_more(&outcome), "{who}: {low} to {high}");
+            assert!(asked.iter().any(|(_, process, _)| *process == 10), "{who}: the others are asked");
+            assert!(asked.iter().all(|(.., visit)| *visit == 0), "{who}: once");
+            // With no other processes it counts.
+            let (outcome, _) = follow(&Plan { visits: 1, ..plan(5) }, &|s| s, &slowed);
+            assert!(plan(5).wants_more(&outcome), "{who}: {outcome:?}");
+        }
     }
 
     #[test]

@@ -34,15 +34,47 @@ fn half_width(a: Variance, b: Variance) -> f64 {
     StudentsT::new(0.0, 1.0, freedom).map_or(f64::INFINITY, |t| t.inverse_cdf(0.975) * sum.sqrt())
 }
 
-/// The variance of a size's mean over the processes if it came from their visits alone.
-fn by_visits(looks: &[&Look], processes: usize) -> Variance {
-    let all = || looks.iter().flat_map(|l| l.visits[..processes].iter().zip(&l.squares[..processes]));
+/// The variance of a size's mean over these processes if it came from their visits alone.
+fn by_visits(looks: &[&Look], who: &[usize]) -> Variance {
+    let all = || looks.iter().flat_map(|l| who.iter().map(|i| (l.visits[*i], l.squares[*i])));
     let freedom = all().map(|(visits, _)| visits.saturating_sub(1) as f64).sum::<f64>();
     if freedom < 1.0 {
         return Variance { size: 0.0, freedom: 0.0 };
     }
     let one = all().map(|(_, squares)| squares).sum::<f64>() / freedom;
-    Variance { size: one * mean(all().map(|(visits, _)| 1.0 / *visits as f64)) / processes as f64, freedom }
+    Variance { size: one * mean(all().map(|(visits, _)| 1.0 / visits as f64)) / who.len() as f64, freedom }
+}
+
+/// A process is apart if its numbers are so unlikely among the others'. Of a hundred calibrations whose processes are all alike
+/// about one loses one of them, which the others can spare.
+const APART: f64 = 0.01;
+
+/// The variance of a ratio of times known to a millionth. None is known better, and rounding is no scatter.
+const EXACT: f64 = 1e-12;
+
+/// The process that is apart from all others, if one is: as a whole, or by how it scatters from size to size, as one does whose
+/// device is slowed part-way (externally studentized residuals, with Bonferroni's bound for the one that is furthest off). Where
+/// all processes differ widely, none is.
+fn apart(looks: &[&Look], processes: usize) -> Option<usize> {
+    let (n, p) = (looks.len() as f64, processes as f64);
+    let chance = |one: usize| {
+        let others = Table::among(looks, (0..processes).filter(|i| *i != one).collect())?;
+        let off: Vec<f64> = looks.iter().zip(&others.y).map(|(l, y)| l.logs[one] - y).collect();
+        let whole = mean(off.iter().copied());
+        let scatter = off.iter().map(|o| (o - whole).powi(2)).sum::<f64>() / (n - 1.0);
+        // Others that agree by chance differ by their sizes' errors at least, and are no more of them for it.
+        let common = Variance { size: others.common.size.max(others.own.size / n), freedom: p - 2.0 };
+        // A number has p - 1 times the variance of the others' mean, which has an error as well: p times in all.
+        let tail = |square: f64, freedom: f64, error: Variance| {
+            let times = square / (p * error.size.max(EXACT));
+            FisherSnedecor::new(freedom, error.freedom)
+                .map_or(1.0, |f| if times.is_finite() { f.sf(times) } else { 1.0 })
+        };
+        Some((one, tail(whole * whole, 1.0, common).min(tail(scatter, n - 1.0, others.own))))
+    };
+    let (one, chance) = (0..processes).filter_map(chance).min_by(|a, b| a.1.total_cmp(&b.1))?;
+    // Two ways to be apart for each process.
+    (chance * 2.0 * p < APART).then_some(one)
 }
 
 /// Sizes measured in the same processes: means by size, and what their errors are.
@@ -50,9 +82,13 @@ fn by_visits(looks: &[&Look], processes: usize) -> Variance {
 pub(super) struct Table {
     /// Logarithms of the sizes.
     pub(super) x: Vec<f64>,
-    /// Means over the processes.
+    /// Means over the processes that count.
     pub(super) y: Vec<f64>,
-    /// Offset of each process.
+    /// The processes that count.
+    pub(super) who: Vec<usize>,
+    /// Whether one of them is apart from the others, and counts because too few would remain.
+    pub(super) mixed: bool,
+    /// Offset of each process, counted or not.
     pub(super) offsets: Vec<f64>,
     /// Of the mean of all numbers.
     pub(super) common: Variance,
@@ -61,33 +97,43 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Looks in at least `processes` processes, of which the first so many count. `None` for fewer than two of either.
-    pub(super) fn of<'a>(looks: impl Iterator<Item = &'a Look>, processes: usize) -> Option<Table> {
+    /// Looks in at least `processes` processes, of which the first so many count, but for one that is apart if at least `least`
+    /// remain: its error is not theirs. `None` for fewer than two of either.
+    pub(super) fn of<'a>(looks: impl Iterator<Item = &'a Look>, processes: usize, least: usize) -> Option<Table> {
         let looks: Vec<&Look> = looks.filter(|l| l.logs.len() >= processes).collect();
-        if looks.len() < 2 || processes < 2 {
+        let all = Table::among(&looks, (0..processes).collect())?;
+        match apart(&looks, processes) {
+            None => Some(all),
+            Some(_) if processes <= least => Some(Table { mixed: true, ..all }),
+            Some(one) => Table::among(&looks, (0..processes).filter(|i| *i != one).collect()),
+        }
+    }
+
+    /// Looks in which all of these processes measured.
+    fn among(looks: &[&Look], who: Vec<usize>) -> Option<Table> {
+        if looks.len() < 2 || who.len() < 2 {
             return None;
         }
-        let (n, p) = (looks.len() as f64, processes as f64);
-        let y: Vec<f64> = looks.iter().map(|l| mean(l.logs[..processes].iter().copied())).collect();
+        let measured = looks.iter().map(|l| l.logs.len()).min().unwrap_or(0);
+        let (n, p) = (looks.len() as f64, who.len() as f64);
+        let y: Vec<f64> = looks.iter().map(|l| mean(who.iter().map(|i| l.logs[*i]))).collect();
         let all = mean(y.iter().copied());
-        let offsets: Vec<f64> = (0..processes).map(|i| mean(looks.iter().map(|l| l.logs[i])) - all).collect();
-        let squares: f64 = looks
-            .iter()
-            .zip(&y)
-            .flat_map(|(l, y)| l.logs[..processes].iter().zip(&offsets).map(move |(v, o)| (v - y - o).powi(2)))
-            .sum();
+        let offsets: Vec<f64> = (0..measured).map(|i| mean(looks.iter().map(|l| l.logs[i])) - all).collect();
+        let squares =
+            |i: &usize| looks.iter().zip(&y).map(|(l, y)| (l.logs[*i] - y - offsets[*i]).powi(2)).sum::<f64>();
         let freedom = (p - 1.0) * (n - 1.0);
-        let mut own = Variance { size: squares / freedom / p, freedom };
-        let mut common =
-            Variance { size: offsets.iter().map(|o| o * o).sum::<f64>() / (p - 1.0) / p, freedom: p - 1.0 };
+        let mut own = Variance { size: who.iter().map(squares).sum::<f64>() / freedom / p, freedom };
+        let between: f64 = who.iter().map(|i| offsets[*i].powi(2)).sum();
+        let mut common = Variance { size: between / (p - 1.0) / p, freedom: p - 1.0 };
         // Whoever visits until an interval is narrow stops where chance made these small. Visits know better what is the least
         // that each can be: what they scatter by.
-        let visits = by_visits(&looks, processes);
+        let visits = by_visits(looks, &who);
         if visits.freedom > 0.0 {
             own = own.at_least(visits);
             common = common.at_least(Variance { size: own.size / n, ..own });
         }
-        Some(Table { x: looks.iter().map(|l| (l.size as f64).ln()).collect(), y, offsets, common, own })
+        let x = looks.iter().map(|l| (l.size as f64).ln()).collect();
+        Some(Table { x, y, who, mixed: false, offsets, common, own })
     }
 
     /// The share of a size's own error that the mean of all does not hold already.
@@ -97,7 +143,7 @@ impl Table {
 
     /// Half of the interval of a size measured in `processes` processes, the others' offsets taken off.
     pub(super) fn half(&self, processes: usize) -> f64 {
-        let more = self.offsets.len() as f64 / processes.clamp(1, self.offsets.len()) as f64;
+        let more = self.who.len() as f64 / processes.clamp(1, self.who.len()) as f64;
         half_width(self.common, Variance { size: self.own.size * self.apart() * more, ..self.own })
     }
 }
@@ -210,6 +256,7 @@ impl Found {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::rng::Philox;
 
     /// Seven sizes in five processes, of so many visits that scatter by 0.1; their means are these.
     fn looks(visits: usize, mean: &dyn Fn(f64, usize) -> f64) -> Vec<Look> {
@@ -227,17 +274,77 @@ mod tests {
     fn an_error_is_at_least_what_visits_scatter_by() {
         // The processes agree by chance.
         let agree = looks(4, &|x, process| x - 7.4 + 1e-6 * ((process * 3) % 5) as f64 * x);
-        let table = Table::of(agree.iter(), 5).unwrap();
+        let table = Table::of(agree.iter(), 5, 5).unwrap();
         let least = 0.01 / 4.0 / 5.0;
         assert!((table.own.size / least - 1.0).abs() < 1e-9, "{:?}", table.own);
         assert!((table.common.size / (least / 7.0) - 1.0).abs() < 1e-9, "{:?}", table.common);
         assert_eq!((table.own.freedom, table.common.freedom), (105.0, 105.0));
         // Processes that differ by more say so themselves, and one visit each says nothing.
         let differ = looks(4, &|x, process| x - 7.4 + process as f64);
-        let table = Table::of(differ.iter(), 5).unwrap();
+        let table = Table::of(differ.iter(), 5, 5).unwrap();
         assert!((table.common.size - 0.5).abs() < 1e-9 && table.common.freedom == 4.0, "{:?}", table.common);
         let once = looks(1, &|x, process| x - 7.4 + 1e-6 * ((process * 3) % 5) as f64 * x);
-        assert!(Table::of(once.iter(), 5).unwrap().own.size < 1e-9);
+        assert!(Table::of(once.iter(), 5, 5).unwrap().own.size < 1e-9);
+    }
+
+    /// Noise of numbers and offsets of processes, as standard deviations.
+    fn noisy(run: u64, number: f64, process: f64) -> impl Fn(f64, usize) -> f64 {
+        let rng = Philox::new(run);
+        move |x, i| x - 7.4 + number * rng.normal(i as u64, (x * 1e6) as u64) + process * rng.normal(100, i as u64)
+    }
+
+    #[test]
+    fn a_process_that_is_slowed_is_left_out_if_enough_remain() {
+        let slowed_from = |slow: f64| {
+            move |x: f64, process: usize| {
+                noisy(1, 0.01, 0.01)(x, process) - if process == 2 && x >= slow { 0.4 } else { 0.0 }
+            }
+        };
+        // All the time, from a size in the middle on, at the last two.
+        for slow in [0.0, 7.3, 7.7] {
+            let all = looks(1, &slowed_from(slow));
+            let table = Table::of(all.iter(), 5, 4).unwrap();
+            assert_eq!((&table.who, table.mixed), (&vec![0, 1, 3, 4], false), "{slow}");
+            assert_eq!((table.common.freedom, table.own.freedom), (3.0, 18.0));
+            assert!(table.common.size < 0.001 && table.own.size < 0.001, "{slow}: {table:?}");
+            // Its offset is that from the others, for sizes that only it measured.
+            let off = mean(all.iter().map(|l| l.logs[2])) - mean(table.y.iter().copied());
+            assert!((table.offsets[2] - off).abs() < 1e-12 && table.offsets.len() == 5);
+            let sizes = |who: &[usize]| mean(who.iter().map(|i| all[0].logs[*i]));
+            assert!((table.y[0] - sizes(&[0, 1, 3, 4])).abs() < 1e-12);
+            // A size that one of four processes measured has four times the variance apart from the common one.
+            let alone = Variance { size: table.own.size * (6.0 / 7.0) * 4.0, ..table.own };
+            assert!((table.half(1) - half_width(table.common, alone)).abs() < 1e-12);
+            let table = Table::of(all.iter(), 5, 5).unwrap();
+            assert!(
+                table.mixed && table.who.len() == 5 && table.own.size + table.common.size > 0.0015,
+                "{slow}: {table:?}"
+            );
+        }
+        // Its visits count no more than its means.
+        let mut all = looks(4, &slowed_from(0.0));
+        all.iter_mut().for_each(|l| l.squares[2] = 100.0);
+        assert!(Table::of(all.iter(), 5, 4).unwrap().own.size < 0.001);
+    }
+
+    #[test]
+    fn processes_that_are_alike_or_all_differ_are_seldom_apart() {
+        for (number, process) in [(0.03, 0.0), (0.03, 0.02), (0.03, 0.3), (0.0, 0.3)] {
+            let apart = (0..1000).filter(|run| {
+                let all = looks(1, &noisy(1000 + run, number, process));
+                Table::of(all.iter(), 5, 5).unwrap().mixed
+            });
+            let apart = apart.count();
+            // Three standard deviations above APART.
+            assert!(apart < 20, "{apart} of 1000 at {number} {process}");
+        }
+        // Rounding is not scatter, and without any there is nothing to be apart from.
+        let same = looks(1, &|x, process| x - 7.4 + 1e-15 * (process * process) as f64);
+        assert!(!Table::of(same.iter(), 5, 5).unwrap().mixed);
+        let exact = looks(1, &|x, process| x - 7.4 - if process == 4 { 0.001 } else { 0.0 });
+        assert_eq!(Table::of(exact.iter(), 5, 4).unwrap().who, [0, 1, 2, 3]);
+        let none = looks(1, &|_, process| if process == 4 { f64::NAN } else { 0.0 });
+        assert!(!Table::of(none.iter(), 5, 4).unwrap().mixed);
     }
 
     #[test]
@@ -248,14 +355,14 @@ mod tests {
             u + 0.4 * u * u - 0.8 * u * u * u + noise(x, process)
         };
         let all = looks(1, &cubic);
-        let table = Table::of(all.iter(), 5).unwrap();
+        let table = Table::of(all.iter(), 5, 5).unwrap();
         let fit = Fit::of(&table).unwrap();
         assert_eq!(fit.ripple, 0.0, "{:?} {:?}", fit.own, table.own);
         let found = Found::of(&fit, table.x[0], table.x[6]);
         let (root, half) = (found.root.unwrap(), (found.above.unwrap() - found.below.unwrap()) / 2.0);
         assert!((root - 7.4).abs() < 0.01 && half < 0.01, "{root} {half}");
         let jump = looks(1, &|x, process| cubic(x, process) + if x > 7.5 { 0.2 } else { 0.0 });
-        let table = Table::of(jump.iter(), 5).unwrap();
+        let table = Table::of(jump.iter(), 5, 5).unwrap();
         assert_eq!(Fit::of(&table).unwrap().ripple, 1.0);
     }
 }

@@ -446,16 +446,16 @@ fn stated_intervals_contain_the_true_crossing() {
     assert!(keys.len() >= 40, "{} keys cross", keys.len());
     println!("{} keys that cross", keys.len());
     let mut missed = Vec::new();
-    for (noise, widest, most) in [
-        (noise(0.01, 0.0), 1.1, 0.98),
-        (noise(0.05, 0.0), 1.25, 0.98),
-        (noise(0.2, 0.0), 2.0, 0.98),
-        (noise(0.03, 0.3), f64::INFINITY, 0.98),
-        // One of five processes says something else by half: the interval has to hold it, and so nearly always holds the truth.
-        (Noise { throttled: true, ..noise(0.03, 0.02) }, 1.25, 1.0),
+    for (noise, widest) in [
+        (noise(0.01, 0.0), 1.1),
+        (noise(0.05, 0.0), 1.25),
+        (noise(0.2, 0.0), 2.0),
+        (noise(0.03, 0.3), f64::INFINITY),
+        // The process that slows down is found, and others take its place.
+        (Noise { throttled: true, ..noise(0.03, 0.02) }, 1.1),
         // PoCL on two virtual processors, in calls that followed each other at once: what holds for a visit moved its median by a
         // third, and processes hardly differed.
-        (Noise { visit: 0.35, ..noise(0.1, 0.02) }, 1.25, 0.98),
+        (Noise { visit: 0.35, ..noise(0.1, 0.02) }, 1.25),
     ] {
         let (mut inside, mut open, mut theirs, mut calls, mut widths) = (0, 0, 0, 0, Vec::new());
         let mut low_by: BTreeMap<&str, (u64, u64, u64)> = Default::default();
@@ -496,7 +496,7 @@ fn stated_intervals_contain_the_true_crossing() {
                 println!("   {name}: {held} of {found} of {n}");
             }
         }
-        if !(0.93..=most).contains(&share) || width > widest || open > 50 {
+        if !(0.93..=0.98).contains(&share) || width > widest || open > 50 {
             missed.push(format!("noise {} {}: {share} inside, {width} wide, {open} open", noise.sample, noise.process));
         }
     }
