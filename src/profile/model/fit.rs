@@ -189,6 +189,28 @@ mod tests {
         }
     }
 
+    /// Threads start between the only two of many shapes that tell where; no larger one is near.
+    #[test]
+    fn teams_are_found_in_a_narrow_gap() {
+        let below = [16, 18, 20, 22, 25, 28, 31, 35, 39, 44, 49, 55, 58, 61, 64, 67, 70, 73, 76, 79, 82, 85, 87, 90];
+        let beyond = [93, 128, 150, 180, 210, 256, 330, 420, 512, 700, 1024];
+        let cpu = |c: &Features| {
+            let alone = c.cost.read.max(c.cost.written) < 67_000;
+            c.cost.flops as f64 * if alone { 1.6e-10 } else { 1e-11 } + if alone { 1e-6 } else { 7e-6 }
+        };
+        let sample = |n: &u64| {
+            let call = call(*n, *n, *n);
+            Sample { call, process: 0, cpu_s: cpu(&call), device_s: 2e-4 }
+        };
+        let all: Vec<Sample> = below.iter().chain(&beyond).map(sample).collect();
+        let curve = fit(&all, false).unwrap();
+        assert!(curve.cpu.teamed && (64_800.0..69_192.0).contains(&curve.cpu.wave), "{:?}", curve.cpu);
+        for s in &all {
+            let ratio = curve.cpu.seconds(&Shape::of(&s.call)) / s.cpu_s;
+            assert!((0.9..1.1).contains(&ratio), "{:?}: {ratio}", s.call.dims);
+        }
+    }
+
     /// One process's device takes half as long again; the curve is that of the mean process.
     #[test]
     fn offsets_of_processes_are_taken_off() {

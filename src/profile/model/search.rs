@@ -131,7 +131,7 @@ impl Data<'_> {
                     self.try_on(found, |s| (s.wave, s.wave_most, s.teamed) = (wave, workers, false));
                 }
             }
-            for wave in self.splits(extent).into_iter().filter(|_| teams) {
+            for wave in some(self.splits(extent)).filter(|_| teams) {
                 for workers in [4.0, 14.0, 48.0] {
                     let team = (wave, workers, workers / 1.5, 0.0, true);
                     self.try_on(found, |s| (s.wave, s.wave_most, s.fill_most, s.fill, s.teamed) = team);
@@ -166,9 +166,7 @@ impl Data<'_> {
         let mut all: Vec<f64> = self.shapes.iter().map(|s| s.extent(extent)).collect();
         all.sort_by(f64::total_cmp);
         let apart = |w: &[f64]| (w[1] > w[0] * 1.02).then(|| (w[0] * w[1]).sqrt());
-        let all: Vec<f64> = all.windows(2).filter_map(apart).collect();
-        let every = all.len().div_ceil(SPLITS).max(1);
-        all.into_iter().step_by(every).collect()
+        all.windows(2).filter_map(apart).collect()
     }
 
     /// A team begins in the middle of where it may begin as well.
@@ -209,6 +207,12 @@ impl Data<'_> {
 
     /// Begins of waves, caches and fills between the steps of the search.
     fn refine(&self, best: &mut Scored) {
+        // A team begins between two neighbouring shapes. The search tried only some of these gaps, and the steps below may jump
+        // over a narrow one, or stop before it where the shapes between explain less.
+        let gaps = if best.side.teamed { self.splits(best.side.extent) } else { Vec::new() };
+        for wave in gaps {
+            self.try_on(best, |s| s.wave = wave);
+        }
         for step in [1.5, 1.25, 1.12, 1.25, 1.12, 1.06, 1.03, 1.015, 1.007] {
             for by in [step, 1.0 / step] {
                 self.try_on(best, |s| s.wave *= by);
@@ -420,6 +424,12 @@ fn coefficient(side: &mut Side, term: usize) -> &mut f64 {
         7 => &mut side.result_s,
         _ => &mut side.outer_s,
     }
+}
+
+/// At most [`SPLITS`] of them, evenly.
+fn some(all: Vec<f64>) -> impl Iterator<Item = f64> {
+    let every = all.len().div_ceil(SPLITS).max(1);
+    all.into_iter().step_by(every)
 }
 
 /// So many numbers from above one to another, a factor apart.

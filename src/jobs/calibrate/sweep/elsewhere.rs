@@ -9,8 +9,12 @@ use super::{Looked, PAIRS, Running};
 /// Shapes besides the sweep that curves rest on: where there is one dimension, and where there are more.
 const OTHERS: [usize; 2] = [10, 24];
 
-/// Where the winner changes, so many times as many shapes more whose place is in doubt then, out of a pool of them.
-const DOUBTFUL: [usize; 3] = [3, 8, 600];
+/// Where the winner changes, so many times as many shapes more whose place is in doubt then, out of a pool of them. With several
+/// dimensions few of a pool have nearly the extent at which threads may start: out of 600, a third round asked for none there.
+const DOUBTFUL: [usize; 3] = [3, 8, 2400];
+
+/// First ones of the pool that are far from others: of more, the farthest would be more extreme ones.
+const FAR: usize = 600;
 
 /// Looks at each of these shapes.
 const LOOKS: usize = 3;
@@ -88,7 +92,7 @@ impl Running<'_, '_> {
         let mut cases = shapes(sweep.op, sweep.dtype, sweep.family, range, sweep.seed, n, true)?;
         if sweep.op.dims.len() > 1 {
             cases.truncate(n / 2);
-            let far = farthest(sweep.op, &cases, &pool, n - cases.len());
+            let far = farthest(sweep.op, &cases, &pool[..pool.len().min(FAR)], n - cases.len());
             cases.extend(far.into_iter().map(|i| pool[i].clone()));
         }
         Ok(Some(Elsewhere { cases, pool, rounds: 0, looked: (0, 0) }))
