@@ -275,7 +275,7 @@ const LOOKS: f64 = 100.0;
 const SHAPES: f64 = 0.25;
 
 /// Share of what is left for sizes that had no place in a key's share.
-const LARGER: f64 = 0.5;
+const LARGER: f64 = 0.3;
 
 /// Share of the time that is kept for fitting curves, at most, and seconds that a curve takes, five times what was measured
 /// (1.8 s for 172 on two processors).
@@ -333,7 +333,10 @@ fn calibrate_block(
         }
         turns(job, More::Decide(Depth::First), &span, &mut all[from..], looker, sink, cancel)?;
     }
-    larger(job, &deciding, &mut all, looker, sink, cancel)?;
+    // Where the winner changes, larger sizes hardly change the place of a call.
+    let (mut all, mut others): (Vec<_>, Vec<_>) = all.into_iter().partition(|(_, s)| s.crosses());
+    larger(job, &deciding, &mut others, looker, sink, cancel)?;
+    all.append(&mut others);
     // What the others did not need goes to those that it was not enough for.
     turns(job, More::Decide(Depth::Full), &deciding, &mut all, looker, sink, cancel)?;
     let (mut some, mut others): (Vec<_>, Vec<_>) = all.into_iter().partition(|(_, s)| s.crosses());
