@@ -27,7 +27,7 @@ pub(super) fn wrong(c: &Case, got: &[HostTensor], want: &[HostTensor], most: u64
         let slack = slack(w.dtype, *own, &largest);
         let plain = floats(w.dtype);
         for element in probes(w) {
-            // Nearly all are so near to each other that two numbers as they are say it, at a tenth of the time.
+            // Nearly all are so near to each other that two numbers as they are say it.
             if plain.is_some_and(|read| near(read(g, element), read(w, element), slack)) {
                 continue;
             }

@@ -274,8 +274,9 @@ const LOOKS: f64 = 100.0;
 /// Share of the time that is kept for shapes besides the sweeps, once the verdicts are known.
 const SHAPES: f64 = 0.25;
 
-/// Share of what is left for sizes that had no place in a key's share.
-const LARGER: f64 = 0.3;
+/// Share of what is left for sizes that had no place in a key's share: before wide intervals become narrow ones, and in the end,
+/// when only curves that decide little would come after them.
+const LARGER: [f64; 2] = [0.3, 0.8];
 
 /// Share of the time that is kept for fitting curves, at most, and seconds that a curve takes, five times what was measured
 /// (1.8 s for 172 on two processors).
@@ -335,7 +336,7 @@ fn calibrate_block(
     }
     // Where the winner changes, larger sizes hardly change the place of a call.
     let (mut all, mut others): (Vec<_>, Vec<_>) = all.into_iter().partition(|(_, s)| s.crosses());
-    larger(job, &deciding, &mut others, looker, sink, cancel)?;
+    larger(job, (&deciding, LARGER[0]), &mut others, looker, sink, cancel)?;
     all.append(&mut others);
     // What the others did not need goes to those that it was not enough for.
     turns(job, More::Decide(Depth::Full), &deciding, &mut all, looker, sink, cancel)?;
@@ -343,7 +344,7 @@ fn calibrate_block(
     turns(job, More::Shapes, span, &mut some, looker, sink, cancel)?;
     some.append(&mut others);
     let mut all = some;
-    larger(job, span, &mut all, looker, sink, cancel)?;
+    larger(job, (span, LARGER[1]), &mut all, looker, sink, cancel)?;
     // Where the winner never changes, a curve decides little.
     turns(job, More::Shapes, span, &mut all, looker, sink, cancel)?;
     turns(job, More::Decide(Depth::Full), span, &mut all, looker, sink, cancel)?;
@@ -356,16 +357,16 @@ fn calibrate_block(
     Ok(())
 }
 
-/// Larger sizes for [`LARGER`] of the time, and first verdicts with them.
+/// Larger sizes for this share of the time, and first verdicts with them.
 fn larger(
     job: &mut Job<'_>,
-    span: &Span<'_>,
+    (span, share): (&Span<'_>, f64),
     all: &mut [(&Group<'_>, Swept)],
     looker: &mut dyn Looker,
     sink: &mut dyn Sink,
     cancel: &Cancel,
 ) -> Result<()> {
-    let some = Span { end: span.clock.now() + LARGER * span.left(), ..*span };
+    let some = Span { end: span.clock.now() + share * span.left(), ..*span };
     turns(job, More::Larger, &some, all, looker, sink, cancel)?;
     turns(job, More::Decide(Depth::First), span, all, looker, sink, cancel)
 }
