@@ -166,7 +166,8 @@ impl<'a> Station<'a> {
                 ids.push(id);
             }
         }
-        let bytes = held(op, &case, ids.len() as u64)?;
+        // On the host, the CPU and each device; what nobody can count is not kept.
+        let bytes = op.total_bytes(&case).unwrap_or(u64::MAX).saturating_mul(2 + ids.len() as u64);
         let name = format!("{} {}", order.case, ids.join(" "));
         self.kept.borrow_mut().of(&name, bytes, KEPT, || self.make(op, case, &ids))
     }
@@ -239,18 +240,6 @@ fn rest(clock: &dyn Clock) {
     if !clock.is_virtual() {
         clock.sleep(REST);
     }
-}
-
-/// Bytes that a case takes: what is read on the host, and all operands on the CPU and on so many devices.
-fn held(op: &OpDesc, case: &Case, devices: u64) -> Result<u64> {
-    let shapes = (op.shapes)(case)?;
-    let mut all = 0u64;
-    for (i, shape) in shapes.iter().enumerate() {
-        let bytes = shape.iter().product::<u64>().saturating_mul(op.operand_dtype(i, case).size());
-        let times = 1 + devices + u64::from(op.operands[i].role != Role::Out);
-        all = all.saturating_add(bytes.saturating_mul(times));
-    }
-    Ok(all)
 }
 
 /// Read operands of a case, all zero.
@@ -424,8 +413,8 @@ mod tests {
             assert_eq!((timed.wrong, timed.devices.len()), (None, 2));
         }
         assert!(Rc::ptr_eq(&first, &station.ready(&order).unwrap()));
-        // 1,000 numbers read on the host, and read and written by each of two.
-        assert_eq!(held(op, &case, 1).unwrap(), 4000 * 5);
+        // 1,000 numbers read and as many written: on the host, on the CPU and on the device.
+        assert_eq!(station.kept.borrow().0[0].1, 8000 * 3);
     }
 
     /// 30 looks at what a device with a planted fault computes: what is wrong, and how many cases are kept then.
