@@ -126,6 +126,14 @@ pub enum Outcome {
     Inconclusive(&'static str),
 }
 
+/// Why nobody can say where the device surely wins the largest size: if the winner changes, it does so where calls take little.
+pub const OPEN_BELOW: &str = "nobody surely wins at the smallest size";
+
+/// The same where calls take longest.
+pub const OPEN_ABOVE: &str = "nobody surely wins at the largest size";
+
+const NOISE: &str = "the crossing cannot be told from the noise";
+
 /// First sizes around a crossing.
 const FIRST_SIZES: usize = 7;
 /// So many times the noise's variance is a bend that is looked at closely.
@@ -218,6 +226,17 @@ pub fn next(looks: &[Look], plan: &Plan, snap: &dyn Fn(u64) -> u64) -> Step {
     }
 }
 
+/// What is known if nothing more is measured, however wide its interval; `None` if more must be measured for that.
+pub fn so_far(looks: &[Look], plan: &Plan, snap: &dyn Fn(u64) -> u64) -> Option<Outcome> {
+    let [verdict, near, _] = plan.processes;
+    // Nor are sizes added.
+    let enough = Plan { processes: [verdict, near, near], visits: 1, sizes: 0, ..plan.clone() };
+    match next(looks, &enough, snap) {
+        Step::Done(Outcome::Inconclusive(NOISE)) | Step::Measure { .. } => None,
+        Step::Done(outcome) => Some(outcome),
+    }
+}
+
 /// The sizes whose winner decides.
 fn decisive(values: &[f64]) -> Vec<usize> {
     let last = values.len() - 1;
@@ -265,8 +284,8 @@ fn pattern(values: &[f64], signs: &[i8], sizes: &[u64]) -> Pattern {
         (1, 1, None) if values.iter().all(|v| *v > 0.0) => Pattern::Known(Outcome::Always),
         (-1, -1, None) if !signs.contains(&1) && values.iter().all(|v| *v < 0.0) => Pattern::Known(Outcome::Never),
         (_, 1, Some(i)) => Pattern::Between(i),
-        (_, 1, None) => Pattern::Open("nobody surely wins at the smallest size"),
-        _ => Pattern::Open("nobody surely wins at the largest size"),
+        (_, 1, None) => Pattern::Open(OPEN_BELOW),
+        _ => Pattern::Open(OPEN_ABOVE),
     }
 }
 
@@ -351,7 +370,7 @@ fn around(looks: &[Look], plan: &Plan, snap: &dyn Fn(u64) -> u64, guess: f64, ha
             })
         }
         _ if full && visits < plan.visits => again(2.0),
-        _ if full => Step::Done(Outcome::Inconclusive("the crossing cannot be told from the noise")),
+        _ if full => Step::Done(Outcome::Inconclusive(NOISE)),
         Found { below, above, .. } => {
             let down = below.is_none() && a > low + 1e-9;
             let up = above.is_none() && b < high - 1e-9;
@@ -376,7 +395,7 @@ fn around(looks: &[Look], plan: &Plan, snap: &dyn Fn(u64) -> u64, guess: f64, ha
             if visits < plan.visits {
                 return again(2.0);
             }
-            Step::Done(Outcome::Inconclusive("the crossing cannot be told from the noise"))
+            Step::Done(Outcome::Inconclusive(NOISE))
         }
     }
 }
@@ -433,17 +452,22 @@ mod tests {
         0.5 * (size as f64 / at).ln() + 0.01 * ((process * 7 + size as usize) % 5) as f64 - 0.02
     }
 
-    /// Follows the plan to its end: the outcome and every look that was asked for.
+    /// Follows the plan to its end: the outcome, every look that was asked for, and how many of them an outcome was known from.
     fn follow(
         plan: &Plan,
         snap: &dyn Fn(u64) -> u64,
         log_ratio: &dyn Fn(u64, usize) -> f64,
-    ) -> (Outcome, Vec<(u64, usize, usize)>) {
+    ) -> (Outcome, Vec<(u64, usize, usize)>, usize) {
         let mut looks: Vec<Look> = Vec::new();
         let mut asked = Vec::new();
+        let mut known = None;
         for _ in 0..200 {
+            match so_far(&looks, plan, snap) {
+                Some(_) => _ = known.get_or_insert(asked.len()),
+                None => assert!(known.is_none(), "what was known is no longer"),
+            }
             match next(&looks, plan, snap) {
-                Step::Done(outcome) => return (outcome, asked),
+                Step::Done(outcome) => return (outcome, asked, known.unwrap_or(usize::MAX)),
                 Step::Measure { sizes, processes, visits } => {
                     let before = asked.len();
                     for size in sizes {
@@ -475,7 +499,7 @@ mod tests {
             let snap = move |size: u64| (size + rows / 2).max(rows) / rows * rows;
             let mut grid: Vec<u64> = grid((1000, 1 << 20)).into_iter().map(snap).collect();
             grid.dedup();
-            let (outcome, asked) = follow(&Plan::new(grid), &snap, &|size, process| log_ratio(size, process, at));
+            let (outcome, asked, _) = follow(&Plan::new(grid), &snap, &|size, process| log_ratio(size, process, at));
             assert!(asked.iter().all(|(size, ..)| size.is_multiple_of(rows)), "{rows} {at}: {asked:?}");
             let mut once = asked.clone();
             once.sort_unstable();
@@ -496,11 +520,21 @@ mod tests {
             0.5 * x + kink + jump - 0.08 + 0.004 * (((process * 7 + size as usize) % 5) as f64 - 2.0)
         };
         let truth = (38_000..60_000).find(|n| bent(*n, 0) - 0.004 * ((*n as usize % 5) as f64 - 2.0) > 0.0).unwrap();
-        let (outcome, asked) = follow(&Plan::new(grid((1000, 1 << 20))), &|s| s, &bent);
+        let (outcome, asked, _) = follow(&Plan::new(grid((1000, 1 << 20))), &|s| s, &bent);
         let Outcome::Crossing { ci: [low, high], .. } = outcome else { panic!("{outcome:?}") };
         assert!(low <= truth && truth <= high, "{truth}: {low} to {high}");
         assert!((high as f64) < 1.1 * low as f64, "{truth}: {low} to {high}");
         assert!(asked.len() < 160, "{} looks", asked.len());
+    }
+
+    /// Time may end while more sizes are asked for, to make it narrow.
+    #[test]
+    fn a_wide_interval_is_known_before_a_narrow_one() {
+        let rippled =
+            |size: u64, process: usize| log_ratio(size, process, 40_000.0) / 2.0 + 0.05 * (size as f64 / 300.0).sin();
+        let (outcome, asked, known) = follow(&Plan::new(grid((1000, 1 << 20))), &|s| s, &rippled);
+        assert!(matches!(outcome, Outcome::Crossing { .. }), "{outcome:?}");
+        assert!(known < asked.len(), "from look {known} of {}", asked.len());
     }
 
     /// From its look at a size in the first window on, a process's device takes half as long again.
@@ -511,13 +545,13 @@ mod tests {
             let slowed = |size: u64, process: usize| {
                 log_ratio(size, process, 40_000.0) - if process == who && size > 36_000 { 0.4 } else { 0.0 }
             };
-            let (outcome, asked) = follow(&plan(11), &|s| s, &slowed);
+            let (outcome, asked, _) = follow(&plan(11), &|s| s, &slowed);
             let Outcome::Crossing { ci: [low, high], .. } = outcome else { panic!("{who}: {outcome:?}") };
             assert!(low <= 40_500 && 39_500 <= high && !plan(11).wants_more(&outcome), "{who}: {low} to {high}");
             assert!(asked.iter().any(|(_, process, _)| *process == 10), "{who}: the others are asked");
             assert!(asked.iter().all(|(.., visit)| *visit == 0), "{who}: once");
             // With no other processes it counts.
-            let (outcome, _) = follow(&Plan { visits: 1, ..plan(5) }, &|s| s, &slowed);
+            let (outcome, ..) = follow(&Plan { visits: 1, ..plan(5) }, &|s| s, &slowed);
             assert!(plan(5).wants_more(&outcome), "{who}: {outcome:?}");
         }
     }
@@ -525,7 +559,7 @@ mod tests {
     #[test]
     fn fewer_processes_first_and_more_for_what_is_open() {
         let plan = |most: usize| Plan { processes: [3, 5, most], ..Plan::new(grid((1000, 1 << 20))) };
-        let (outcome, asked) = follow(&plan(5), &|s| s, &|size, process| log_ratio(size, process, 40_000.0));
+        let (outcome, asked, _) = follow(&plan(5), &|s| s, &|size, process| log_ratio(size, process, 40_000.0));
         assert!(asked.iter().all(|(_, process, _)| *process < 5));
         assert!(!plan(5).wants_more(&outcome), "narrow: {outcome:?}");
         for (outcome, wants) in [
@@ -538,9 +572,11 @@ mod tests {
         ] {
             assert_eq!(plan(5).wants_more(&outcome), wants, "{outcome:?}");
         }
-        // Nobody wins at the largest size: all processes are asked, then it stays open.
-        let (outcome, asked) = follow(&plan(11), &|s| s, &|size, process| log_ratio(size, process, f64::from(1 << 20)));
-        assert!(matches!(outcome, Outcome::Inconclusive(_)), "{outcome:?}");
-        assert!(asked.iter().any(|(_, process, _)| *process == 10));
+        // Nobody wins at the largest size, or at the smallest: all processes are asked, then it stays open.
+        for (at, why) in [(f64::from(1 << 20), OPEN_ABOVE), (985.0, OPEN_BELOW)] {
+            let (outcome, asked, _) = follow(&plan(11), &|s| s, &|size, process| log_ratio(size, process, at));
+            assert_eq!(outcome, Outcome::Inconclusive(why));
+            assert!(asked.iter().any(|(_, process, _)| *process == 10));
+        }
     }
 }

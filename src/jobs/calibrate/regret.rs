@@ -22,8 +22,7 @@ use crate::op::{self, OpDesc};
 use crate::profile::file::{Source, load_source};
 use crate::profile::{Entry, Key, Place, Profile, Rule, Verdict, model};
 
-use super::shapes::shapes;
-use super::sweep::size_of;
+use super::shapes::{shapes, size_of};
 
 /// How much to measure.
 #[derive(Clone, Debug)]

@@ -2,15 +2,28 @@
 
 use crate::base::rng::Philox;
 use crate::base::{Attrs, Case, DType, Fill, Result};
-use crate::op::{Family, OpDesc};
-
-use super::sweep::size_of;
+use crate::op::{Family, OpDesc, Unit};
 
 /// How far a dimension is stretched in half of the shapes; in the others by 2.
 const SKINNY: f64 = 16.0;
 
 /// Attempts at a shape before the sweep's own is taken.
 const ATTEMPTS: u64 = 12;
+
+/// The size in the op's unit of an amount of work: the work itself, or its cube root rounded down for `Dim`.
+pub(super) fn size_of(unit: Unit, work: u128) -> u64 {
+    if unit != Unit::Dim {
+        return u64::try_from(work).unwrap_or(u64::MAX);
+    }
+    let mut root = (work as f64).cbrt() as u128;
+    while root.pow(3) > work {
+        root -= 1;
+    }
+    while (root + 1).pow(3) <= work {
+        root += 1;
+    }
+    root as u64
+}
 
 /// So many shapes of a family with sizes between `range`'s ends, in the op's unit, log-uniform; equal for equal seeds. Any
 /// first part of them is spread over the range. With `corners` the first ones stretch one dimension each as far as any is.
@@ -112,6 +125,18 @@ fn skewed(plain: &[u64], grows: &[bool], turn: &[f64], draw: impl Fn(u64) -> f64
 mod tests {
     use super::*;
     use crate::op;
+
+    #[test]
+    fn sizes_of_work() {
+        for n in [1u64, 2, 16, 999, 2048, 1 << 20] {
+            assert_eq!(size_of(Unit::Dim, u128::from(n).pow(3)), n);
+            assert_eq!(size_of(Unit::Dim, u128::from(n).pow(3) + 1), n);
+            assert_eq!(size_of(Unit::Dim, u128::from(n + 1).pow(3) - 1), n);
+        }
+        assert_eq!(size_of(Unit::Dim, 0), 0);
+        assert_eq!(size_of(Unit::Elements, 77), 77);
+        assert_eq!(size_of(Unit::Elements, u128::MAX), u64::MAX);
+    }
 
     #[test]
     fn they_belong_to_their_family_and_are_not_its_sweep() {

@@ -11,11 +11,12 @@ use crate::base::record::CalibratePoint;
 use crate::base::sink::Cancel;
 use crate::base::{Attrs, Case, Class, Clock, Code, Cost, DType, Error, Fill, Result, stats, units};
 use crate::jobs::look::{LEAST, Looker, Order, Timed};
-use crate::measure::crossing::{self, Look, Outcome, Plan, Step};
+use crate::measure::crossing::{self, Look, OPEN_BELOW, Outcome, Plan, Step};
 use crate::measure::{Residency, processes, stop};
-use crate::op::{Family, OpDesc, Unit};
+use crate::op::{Family, OpDesc};
 use crate::profile::model::Sample;
 
+use super::shapes::size_of;
 use elsewhere::Elsewhere;
 
 /// Pairs of the first look at a size, and of each visit where several processes measure: few, for what a visit finds moves
@@ -133,9 +134,11 @@ impl Swept {
         self.wrong.is_some() || self.error.is_some()
     }
 
-    /// True if the winner changes in a residency.
+    /// True if the winner changes in a residency, or may where calls take little: without a curve the CPU would make them all.
     pub(super) fn crosses(&self) -> bool {
-        self.outcomes.iter().any(|(o, _)| matches!(o, Outcome::Crossing { .. } | Outcome::NonMonotone(_)))
+        use Outcome::{Crossing, Inconclusive, NonMonotone};
+        let changes = |o: &Outcome| matches!(o, Crossing { .. } | NonMonotone(_) | Inconclusive(OPEN_BELOW));
+        self.outcomes.iter().any(|(o, _)| changes(o))
     }
 }
 
@@ -194,10 +197,9 @@ struct Running<'s, 'a> {
 /// What came of one look.
 enum Looked {
     Timed(Timed),
-    /// Why this size is left out, and all larger ones.
+    /// Why this size is left out, and all larger ones; `time`: more of it would do.
     LeftOut {
         why: String,
-        /// True if more time would do.
         time: bool,
     },
     /// The sweep is over: a device went wrong.
@@ -421,16 +423,12 @@ impl<'s, 'a> Running<'s, 'a> {
     /// What is known of a residency so far, however wide its interval: of all sizes of the first look, or of as many as there was
     /// a verdict of before.
     fn so_far(&self, plan: &Plan, which: usize) -> Result<(Outcome, usize)> {
-        let [verdict, near, _] = plan.processes;
         let looks = looks(&self.out.state.series[which]);
         let before = self.out.outcomes.get(which).map_or(0, |(_, sizes)| *sizes);
-        for sizes in [plan.grid.len(), before] {
-            let grid = plan.grid[..sizes].to_vec();
-            let within: Vec<Look> = looks.iter().filter(|l| grid.last() >= Some(&l.size)).cloned().collect();
-            let enough = Plan { grid, processes: [verdict, near, near], visits: 1, ..plan.clone() };
-            if sizes > 0
-                && let Step::Done(outcome) = crossing::next(&within, &enough, &|param| self.sweep.snap(param))
-            {
+        for sizes in [plan.grid.len(), before].into_iter().filter(|n| *n > 0) {
+            let plan = Plan { grid: plan.grid[..sizes].to_vec(), ..plan.clone() };
+            let within: Vec<Look> = looks.iter().filter(|l| plan.grid.last() >= Some(&l.size)).cloned().collect();
+            if let Some(outcome) = crossing::so_far(&within, &plan, &|param| self.sweep.snap(param)) {
                 return Ok((self.sweep.sized(outcome)?, sizes));
             }
         }
@@ -565,34 +563,20 @@ fn total(cost: &Cost) -> u64 {
     cost.flops.saturating_add(cost.bytes())
 }
 
-/// The size in the op's unit of an amount of work: the work itself, or its cube root rounded down for `Dim`.
-pub(super) fn size_of(unit: Unit, work: u128) -> u64 {
-    if unit != Unit::Dim {
-        return u64::try_from(work).unwrap_or(u64::MAX);
-    }
-    let mut root = (work as f64).cbrt() as u128;
-    while root.pow(3) > work {
-        root -= 1;
-    }
-    while (root + 1).pow(3) <= work {
-        root += 1;
-    }
-    root as u64
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::measure::crossing::OPEN_ABOVE;
 
+    /// Left to the last, keys of which only the smallest size was open had no curve on a real machine, and the CPU made calls that
+    /// took it ten times as long as the device.
     #[test]
-    fn sizes_of_work() {
-        for n in [1u64, 2, 16, 999, 2048, 1 << 20] {
-            assert_eq!(size_of(Unit::Dim, u128::from(n).pow(3)), n);
-            assert_eq!(size_of(Unit::Dim, u128::from(n).pow(3) + 1), n);
-            assert_eq!(size_of(Unit::Dim, u128::from(n + 1).pow(3) - 1), n);
+    fn a_winner_that_may_change_near_the_smallest_size_counts_as_a_crossing() {
+        let with = |o: Outcome| Swept { outcomes: vec![(Outcome::Always, 3), (o, 3)], ..Swept::default() }.crosses();
+        assert!(with(Outcome::Inconclusive(OPEN_BELOW)) && with(Outcome::NonMonotone(Vec::new())));
+        assert!(with(Outcome::Crossing { size: 5, ci: [4, 6] }));
+        for o in [Outcome::Never, Outcome::Inconclusive(SPENT), Outcome::Inconclusive(OPEN_ABOVE)] {
+            assert!(!with(o.clone()), "{o:?}");
         }
-        assert_eq!(size_of(Unit::Dim, 0), 0);
-        assert_eq!(size_of(Unit::Elements, 77), 77);
-        assert_eq!(size_of(Unit::Elements, u128::MAX), u64::MAX);
     }
 }
