@@ -36,7 +36,7 @@ use std::time::Duration;
 use crate::base::{Clock, Code, Cost, DType, DeviceInfo, Error, Result};
 use crate::kernel::cpu::Call as NativeCall;
 use crate::kernel::source::Text;
-use crate::kernel::{NativeArgs, NativeFn, Param, Routine};
+use crate::kernel::{CpuCtx, NativeArgs, NativeFn, Param, Routine};
 
 pub use ledger::{Kind, Ledger, LedgerState, Ticket};
 pub use managed::{Advice, ManagedUse, Place};
@@ -116,7 +116,11 @@ pub trait Device: Send + Sync {
     fn health(&self) -> Health;
     /// Runs a native function on the host's own memory, without buffers and queues. `None` from devices that do not compute
     /// there, or whose time does not pass by itself.
-    fn native(&self, _: NativeFn, _: &mut NativeArgs<'_>, _: &NativeCall) -> Option<Result<()>> {
+    fn native(&self, run: NativeFn, args: &mut NativeArgs<'_>, call: &NativeCall) -> Option<Result<()>> {
+        self.host_ctx().map(|ctx| run(&ctx, args, call))
+    }
+    /// What [`Device::native`] gives such a function, where calling it with that is all there is to it.
+    fn host_ctx(&self) -> Option<CpuCtx<'_>> {
         None
     }
     /// How much managed memory is in use; `None` where the API has none.

@@ -24,6 +24,7 @@ pub mod answered;
 mod builder;
 pub mod cache;
 mod call;
+mod fast;
 mod gpu;
 pub mod judge;
 mod launch;
@@ -91,7 +92,7 @@ use call::Bound;
 use gpu::Gpu;
 use place::Places;
 use record::Recorder;
-use route::{Direct, Planned};
+use route::Planned;
 use strategy::Hooks;
 
 #[derive(Debug, Default)]
@@ -289,7 +290,7 @@ impl Engine {
     ///
     /// Errors: those of the call itself, as in [`Engine::run`].
     pub fn route(&self, op: &str, inputs: &[&HostTensor], attrs: &Attrs) -> Result<Route<'_>> {
-        Ok(Route { engine: self, planned: self.planned(call::find(op)?, inputs, attrs)? })
+        Ok(Route::new(self, self.planned(call::find(op)?, inputs, attrs)?))
     }
 
     /// Counts calls that the program makes by other means, so that they are part of the record; nothing if there is none.
@@ -384,13 +385,10 @@ impl Engine {
                 counts.add(1, false);
             }
         };
-        let direct = planned
-            .direct
-            .get_or_init(|| Direct::of(self, planned.op, &planned.case, planned.given.len()).unwrap_or_default());
-        if let Some(direct) = direct
+        if let Some(direct) = planned.direct(self)
             && let Some(ran) = direct.run(self, inputs, outputs)
         {
-            ran.map_err(|e| e.op(planned.op.name).shape(&planned.case.shape_text()).device(on))?;
+            ran.map_err(|e| planned.failed(e, on))?;
             count();
             let ran = Ran { on, fallback: fallback.is_some() };
             return Ok(Done { ran, variant: direct.variant, why: fallback, seconds: None });
@@ -607,5 +605,6 @@ mod tests {
         fn shared<T: Send + Sync>() {}
         shared::<Engine>();
         shared::<EngineBuilder>();
+        shared::<Route<'_>>();
     }
 }

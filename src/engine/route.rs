@@ -9,6 +9,7 @@ use crate::kernel::cpu::Call as NativeCall;
 use crate::kernel::{self, Arg, Body, NativeArgs, NativeFn};
 use crate::op::{OpDesc, Role};
 
+use super::fast::Fast;
 use super::place::Explanation;
 use super::record::Counts;
 use super::trials::Fault;
@@ -70,6 +71,17 @@ impl Planned {
         inputs.len() == self.given.len() && inputs.iter().zip(&self.given).all(same)
     }
 
+    /// An error of the CPU's kernel, with what it is about.
+    pub(super) fn failed(&self, e: Error, on: &str) -> Error {
+        e.op(self.op.name).shape(&self.case.shape_text()).device(on)
+    }
+
+    /// The CPU's kernel on host memory, if it is one launch.
+    pub(super) fn direct(&self, engine: &Engine) -> Option<&Direct> {
+        let of = || Direct::of(engine, self.op, &self.case, self.given.len()).unwrap_or_default();
+        self.direct.get_or_init(of).as_ref()
+    }
+
     pub(super) fn outputs(&self) -> Result<Vec<HostTensor>> {
         self.results.iter().map(|(dtype, shape)| HostTensor::zeros(*dtype, shape)).collect()
     }
@@ -78,17 +90,23 @@ impl Planned {
 /// A native kernel that takes the operands where they are.
 pub(super) struct Direct {
     pub(super) variant: &'static str,
-    run: NativeFn,
-    call: NativeCall,
+    pub(super) run: NativeFn,
+    pub(super) call: NativeCall,
     /// Numbers of the given inputs and of the results, in the order of the kernel's arguments.
     ins: Vec<usize>,
     outs: Vec<usize>,
     /// Results that begin as a given input: (result, input).
     begin: Vec<(usize, usize)>,
-    align: usize,
+    pub(super) align: usize,
 }
 
 impl Direct {
+    /// It, if the kernel takes all operands in the order in which they are given.
+    pub(super) fn as_given(&self) -> Option<&Self> {
+        let in_order = |numbers: &[usize]| numbers.iter().enumerate().all(|(i, n)| i == *n);
+        (in_order(&self.ins) && in_order(&self.outs) && self.begin.is_empty()).then_some(self)
+    }
+
     /// The kernel that `choose` picks, if it is one launch on operands alone. Pure.
     pub(super) fn of(engine: &Engine, op: &'static OpDesc, case: &Case, given: usize) -> Result<Option<Direct>> {
         let places = &engine.places;
@@ -195,8 +213,9 @@ pub struct Ran<'e> {
 /// # }
 /// ```
 pub struct Route<'e> {
-    pub(super) engine: &'e Engine,
-    pub(super) planned: Arc<Planned>,
+    engine: &'e Engine,
+    planned: Arc<Planned>,
+    fast: Option<Fast<'e>>,
 }
 
 impl std::fmt::Debug for Route<'_> {
@@ -206,6 +225,10 @@ impl std::fmt::Debug for Route<'_> {
 }
 
 impl<'e> Route<'e> {
+    pub(super) fn new(engine: &'e Engine, planned: Arc<Planned>) -> Self {
+        Route { engine, fast: Fast::of(engine, &planned), planned }
+    }
+
     /// Tensors of the results' dtypes and shapes, filled with zeros.
     pub fn outputs(&self) -> Result<Vec<HostTensor>> {
         self.planned.outputs()
@@ -220,6 +243,19 @@ impl<'e> Route<'e> {
     ///
     /// Errors: `ShapeMismatch` for operands that are not those of the route, and what [`Engine::run`] may give.
     pub fn run_into(&self, inputs: &[&HostTensor], outputs: &mut [HostTensor]) -> Result<Ran<'e>> {
+        if let Some(fast) = &self.fast
+            && let Some(ran) = fast.run(inputs, outputs)
+        {
+            return match ran {
+                Ok(()) => Ok(Ran { on: fast.on, fallback: false }),
+                Err(e) => Err(self.planned.failed(e, fast.on)),
+            };
+        }
+        self.run_anyhow(inputs, outputs)
+    }
+
+    #[cold]
+    fn run_anyhow(&self, inputs: &[&HostTensor], outputs: &mut [HostTensor]) -> Result<Ran<'e>> {
         let p = &self.planned;
         let results = outputs.iter().zip(&p.results);
         let fit =

@@ -444,6 +444,11 @@ fn calls_on_host_memory_give_what_buffers_give() {
                 if !["compile", "sync", "launch", "alloc"].contains(&op.name) {
                     assert_eq!(bytes(&got.outputs), bytes(&want.outputs), "{case}");
                     assert_eq!(bytes(&again.outputs), bytes(&want.outputs), "{case}, again");
+                    let route = engine.route(op.name, &inputs, &spec.attrs).unwrap();
+                    let mut results = route.outputs().unwrap();
+                    results.iter_mut().for_each(|t| t.bytes_mut().fill(0xAA));
+                    route.run_into(&inputs, &mut results).unwrap();
+                    assert_eq!(bytes(&results), bytes(&want.outputs), "{case}, by a route");
                 }
                 let shapes = |t: &[HostTensor]| t.iter().map(|t| (t.dtype, t.shape.clone())).collect::<Vec<_>>();
                 assert_eq!(shapes(&got.outputs), shapes(&want.outputs), "{case}");
@@ -496,6 +501,32 @@ fn routes_check_their_operands_and_follow_what_drops_out() {
         route.run_into(&[&a, &b], &mut y).unwrap();
         assert_eq!(y[0].to_vec::<f32>().unwrap(), [11.0, 22.0]);
     }
+}
+
+/// Also where nothing but the kernel is called.
+#[test]
+fn routes_on_the_cpu_check_their_operands_and_count() {
+    let cpu = Engine::builder().env(env()).placement(Placement::ForceCpu).build().unwrap();
+    let of = |shape: &[u64]| HostTensor::from_slice(&[-1.0f32, 2.0, -3.0, 4.0, -5.0, 6.0], shape).unwrap();
+    let x = of(&[2, 3]);
+    let route = cpu.route("relu", &[&x], &Attrs::new()).unwrap();
+    let mut y = route.outputs().unwrap();
+    let before = cpu.stats().cpu;
+    for _ in 0..3 {
+        y[0].bytes_mut().fill(0xAA);
+        assert_eq!(route.run_into(&[&x], &mut y).unwrap().on, "cpu");
+        assert_eq!(y[0].to_vec::<f32>().unwrap(), [0.0, 2.0, 0.0, 4.0, 0.0, 6.0]);
+    }
+    assert_eq!(cpu.stats(), gpuctl::engine::Stats { cpu: before + 3, ..Default::default() });
+    let other = HostTensor::from_slice(&[1i32; 6], &[2, 3]).unwrap();
+    for wrong in [of(&[3, 2]), of(&[6]), of(&[1, 2, 3]), other] {
+        assert_eq!(route.run_into(&[&wrong], &mut y).unwrap_err().code(), Code::ShapeMismatch, "{:?}", wrong.shape);
+        assert_eq!(route.run_into(&[&x], &mut [wrong]).unwrap_err().code(), Code::ShapeMismatch);
+    }
+    for (inputs, mut outputs) in [(vec![], y.clone()), (vec![&x, &x], y.clone()), (vec![&x], vec![])] {
+        assert_eq!(route.run_into(&inputs, &mut outputs).unwrap_err().code(), Code::ShapeMismatch);
+    }
+    assert_eq!(cpu.stats().cpu, before + 3, "what fails does not count");
 }
 
 /// The policies that go by where operands are, and by predicted time alone.

@@ -240,8 +240,8 @@ impl Device for CpuDevice {
         Health::Usable
     }
 
-    fn native(&self, run: NativeFn, args: &mut NativeArgs<'_>, call: &Call) -> Option<Result<()>> {
-        Some(run(&self.core.ctx(), args, call))
+    fn host_ctx(&self) -> Option<CpuCtx<'_>> {
+        Some(self.core.ctx())
     }
 }
 
