@@ -243,8 +243,8 @@ impl Few {
     }
 }
 
-/// A profile with its entries indexed. Answers exactly what [`Profile::choose`] and [`Profile::lookup`] do, in 30 to 90 ns
-/// (docs/placement.md) instead of a time that grows with the profile. Immutable; shared between threads.
+/// A profile with its entries indexed. Answers exactly what [`Profile::choose`] and [`Profile::lookup`] do, in some tens of ns
+/// (docs/placement.md has figures) instead of a time that grows with the profile. Immutable; shared between threads.
 #[derive(Clone, Debug)]
 pub struct Chooser {
     profile: Profile,
