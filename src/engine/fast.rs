@@ -11,7 +11,7 @@ use crate::kernel::cpu::Call as NativeCall;
 use crate::kernel::{CpuCtx, NativeArgs, NativeFn};
 
 use super::Engine;
-use super::route::Planned;
+use super::route::{Planned, lies};
 
 /// Most operands, and most dimensions of one.
 const MOST: usize = 5;
@@ -84,7 +84,7 @@ impl<'e> Fast<'e> {
     /// The kernel's result; `None` if the operands are others, or a device left or may return: then the engine sees to it.
     #[inline]
     pub(super) fn run(&self, inputs: &[&HostTensor], outputs: &mut [HostTensor]) -> Option<Result<()>> {
-        let lies = |bytes: &[u8]| bytes.as_ptr().addr().is_multiple_of(self.align) && !bytes.is_empty();
+        let lies = |bytes: &[u8]| lies(bytes, self.align);
         let settled =
             self.changes.load(Ordering::Acquire) == self.generation && self.resting.load(Ordering::Relaxed) == 0;
         let (ins, outs) = self.wants.split_at(self.inputs);
@@ -97,7 +97,7 @@ impl<'e> Fast<'e> {
             ins: inputs.iter().map(|t| t.bytes()).collect(),
             outs: outputs.iter_mut().map(HostTensor::bytes_mut).collect(),
         };
-        // Before the kernel: behind it, an atomic addition waits until all that the kernel wrote has left the store buffer.
+        // Before the kernel: behind it, an atomic addition waits on x86 until all that the kernel wrote has left the store buffer.
         self.calls.fetch_add(1, Ordering::Relaxed);
         let ran = (self.run)(&self.ctx, &mut args, &self.call);
         if ran.is_err() {

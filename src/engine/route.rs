@@ -87,6 +87,12 @@ impl Planned {
     }
 }
 
+/// Whether an operand has bytes and begins at a multiple of `align` bytes, as a native kernel needs it.
+#[inline(always)]
+pub(super) fn lies(bytes: &[u8], align: usize) -> bool {
+    bytes.as_ptr().addr().is_multiple_of(align) && !bytes.is_empty()
+}
+
 /// A native kernel that takes the operands where they are.
 pub(super) struct Direct {
     pub(super) variant: &'static str,
@@ -162,7 +168,7 @@ impl Direct {
         inputs: &[&HostTensor],
         outputs: &mut [HostTensor],
     ) -> Option<Result<()>> {
-        let lies = |bytes: &[u8]| bytes.as_ptr().addr().is_multiple_of(self.align) && !bytes.is_empty();
+        let lies = |bytes: &[u8]| lies(bytes, self.align);
         if !inputs.iter().all(|t| lies(t.bytes())) || !outputs.iter().all(|t| lies(t.bytes())) {
             return None;
         }
