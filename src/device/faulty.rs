@@ -152,7 +152,7 @@ pub struct Faulty {
 
 struct State {
     plan: FaultPlan,
-    counts: Vec<AtomicU64>,
+    counts: Arc<[AtomicU64]>,
     lost: AtomicBool,
     leaked: Mutex<Vec<Buffer>>,
     clock: Arc<dyn Clock>,
@@ -190,6 +190,25 @@ impl Faulty {
 
     /// Number of calls hit so far, per rule of the plan.
     pub fn hits(&self) -> Vec<u64> {
+        self.tally().hits()
+    }
+
+    /// The same for whoever outlives the device.
+    pub fn tally(&self) -> Tally {
+        Tally { rules: self.state.plan.rules.clone(), counts: Arc::clone(&self.state.counts) }
+    }
+}
+
+/// Counts the calls of a [`Faulty`] without holding it.
+#[derive(Clone, Debug)]
+pub struct Tally {
+    rules: Vec<Rule>,
+    counts: Arc<[AtomicU64]>,
+}
+
+impl Tally {
+    /// Number of calls hit so far, per rule of the plan.
+    pub fn hits(&self) -> Vec<u64> {
         let of = |(rule, count): (&Rule, &AtomicU64)| {
             let n = count.load(Ordering::SeqCst);
             match rule.when {
@@ -198,7 +217,7 @@ impl Faulty {
                 When::From(at) => (n + 1).saturating_sub(at),
             }
         };
-        self.state.plan.rules.iter().zip(&self.state.counts).map(of).collect()
+        self.rules.iter().zip(self.counts.iter()).map(of).collect()
     }
 }
 
@@ -209,7 +228,7 @@ impl State {
             return Err(self.error(Code::DeviceLost, "the device was lost before"));
         }
         let mut hit = Vec::new();
-        for (rule, count) in self.plan.rules.iter().zip(&self.counts) {
+        for (rule, count) in self.plan.rules.iter().zip(self.counts.iter()) {
             if rule.on != on {
                 continue;
             }

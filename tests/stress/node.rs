@@ -54,10 +54,11 @@ impl Spawn for Node {
             if self.crashes == Some(at) {
                 exit = Exit { code: None, signal: Some(11) };
             } else {
-                let (counters, release_errors) = (BTreeMap::new(), Vec::new());
+                let (counters, release_errors, unmet) = (BTreeMap::new(), Vec::new(), None);
                 let speed = Speed { rate: 1e12 * self.done[at] as f64, unit: "FLOP".into(), samples: 9 };
                 let speeds = BTreeMap::from([("gemm/f32".to_string(), speed)]);
-                lines.push(Line::Finished { counts, tested: 10.0, counters, speeds, ledger, release_errors });
+                let tested = 10.0;
+                lines.push(Line::Finished { counts, tested, counters, speeds, ledger, release_errors, unmet });
             }
             let together = Arc::clone(&self.together);
             std::thread::spawn(move || {

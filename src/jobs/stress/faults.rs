@@ -43,6 +43,11 @@ pub(super) enum By {
 }
 
 impl By {
+    /// Real workers work: what they get done depends on the machine.
+    pub(super) fn works(&self) -> bool {
+        matches!(self, By::Worker { .. } | By::Process { .. } | By::Node { .. })
+    }
+
     /// The word in the table.
     pub(super) fn words(&self) -> String {
         match self {
@@ -104,6 +109,7 @@ pub(super) static ROWS: &[Row] = &[
     // Too little to pass.
     row("no work at all (gpu-burn)", worker("alloc-cycle", "zero"), Inconclusive, 4),
     row("no work after preparation", worker("soak", "zero"), Inconclusive, 4),
+    row("a planted fault that never comes up", worker("alloc-cycle", "bitflip@nth=4000000000"), Inconclusive, 4),
     row("0 operations a second (gpu-fryer)", script(|_| said(flat(|s| s.rate = 0.0), |_| ())), Inconclusive, 4),
     row("a temperature of 1.8e19 degrees (gpu-fryer)", By::Evidence(burning), Inconclusive, 4),
     row("nothing checked", script(|_| said(flat(|_| ()), |a| a.counts.bytes_checked = 0)), Inconclusive, 4),
@@ -224,6 +230,7 @@ fn said(series: Vec<StressSample>, change: impl FnOnce(&mut Account)) -> Vec<Lin
         speeds: BTreeMap::new(),
         ledger: (LedgerState::default(), after),
         release_errors: Vec::new(),
+        unmet: None,
     });
     lines
 }

@@ -1,11 +1,11 @@
 //! What `--inject` plants, so that a soak can be seen to find it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::base::telemetry::Snapshot;
 use crate::base::{Code, DeviceInfo, Error, Result};
 use crate::device::Device;
-use crate::device::faulty::{FaultPlan, Faulty};
+use crate::device::faulty::{FaultPlan, Faulty, Tally};
 
 /// A fault of the worker itself, of the device, or of its card.
 #[derive(Clone, Debug, PartialEq)]
@@ -79,14 +79,6 @@ impl Planted {
         (*self == Planted::Crash).then_some(CRASH_AFTER)
     }
 
-    /// The device, with the fault if it is one of the device's.
-    pub fn plant(&self, device: Arc<dyn Device>) -> Arc<dyn Device> {
-        match self {
-            Planted::Device(plan) => Arc::new(Faulty::new(device, plan.clone())),
-            _ => device,
-        }
-    }
-
     /// What the card is made to tell, if the fault is the card's.
     pub fn card(&self) -> Option<Snapshot> {
         let told = || Snapshot { source: "injected".into(), throttle: Some(COMBINED), ..Snapshot::default() };
@@ -94,8 +86,54 @@ impl Planted {
     }
 }
 
+/// A fault in the devices of one worker, and whether it came up.
+#[derive(Debug)]
+pub(super) struct Plant {
+    what: Planted,
+    tallies: Mutex<Vec<Tally>>,
+}
+
+impl Plant {
+    /// Nothing is planted yet.
+    pub(super) fn new(what: Planted) -> Self {
+        Plant { what, tallies: Mutex::default() }
+    }
+
+    /// What is planted.
+    pub(super) fn what(&self) -> &Planted {
+        &self.what
+    }
+
+    /// The device, with the fault if it is one of the device's.
+    pub(super) fn plant(&self, device: Arc<dyn Device>) -> Arc<dyn Device> {
+        let Planted::Device(plan) = &self.what else { return device };
+        let faulty = Faulty::new(device, plan.clone());
+        self.tallies.lock().unwrap_or_else(PoisonError::into_inner).push(faulty.tally());
+        Arc::new(faulty)
+    }
+
+    /// The parts of the fault that no device met until now, joined by `+`; asked by a worker that got to its end, which no
+    /// planted crash lets it. Without such a part the phase says something about its detectors.
+    pub(super) fn unmet(&self) -> Option<String> {
+        let plan = match &self.what {
+            Planted::Device(plan) => plan,
+            Planted::Crash => return Some("crash".into()),
+            // Both are so from the start.
+            Planted::Nothing | Planted::Zero | Planted::Throttle => return None,
+        };
+        let tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
+        let hits: Vec<Vec<u64>> = tallies.iter().map(Tally::hits).collect();
+        let missed = |at: &usize| hits.iter().all(|h| h.get(*at).is_none_or(|n| *n == 0));
+        let parts = plan.text.split('+').enumerate().filter(|(at, _)| missed(at));
+        let parts: Vec<&str> = parts.map(|p| p.1).collect();
+        (!parts.is_empty()).then(|| parts.join("+"))
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use crate::device::{MemoryKind, sim};
+
     use super::*;
 
     fn card(at: usize) -> DeviceInfo {
@@ -113,6 +151,28 @@ mod tests {
         assert_eq!(Planted::on_device(None, &card(0)), None);
         assert_eq!(Planted::parse(Some("crash@device=cuda:0")).unwrap(), Planted::Crash);
         assert_eq!(Planted::parse(Some("sloow@device=cuda:0")).unwrap_err().code(), Code::BadArgument);
+    }
+
+    #[test]
+    fn a_fault_that_no_device_met_is_told() {
+        let plant = |text| Plant::new(Planted::parse(text).unwrap());
+        let device = || sim::open("textbook").unwrap().1;
+        for text in [None, Some("zero"), Some("throttle")] {
+            assert_eq!(plant(text).unmet(), None, "{text:?}");
+        }
+        assert_eq!(plant(Some("crash")).unmet().as_deref(), Some("crash"), "the worker lives");
+        let p = plant(Some("alloc@nth=3+leak@nth=2+hang"));
+        assert_eq!(p.unmet().as_deref(), Some("alloc@nth=3+leak@nth=2+hang"), "no device at all");
+        // Each device counts for itself; what one of them met is met.
+        for (allocations, unmet) in [(1, "alloc@nth=3+leak@nth=2+hang"), (2, "alloc@nth=3+hang"), (3, "hang")] {
+            let device = p.plant(device());
+            let made = (0..allocations).filter(|_| device.alloc(16, MemoryKind::Device).is_ok()).count();
+            drop(device);
+            assert_eq!((p.unmet().as_deref(), made), (Some(unmet), allocations.min(2)));
+        }
+        let p = plant(Some("alloc@nth=1"));
+        assert!(p.plant(device()).alloc(16, MemoryKind::Device).is_err());
+        assert_eq!(p.unmet(), None);
     }
 
     #[test]

@@ -156,6 +156,8 @@ pub struct Evidence {
     pub incredible: Option<String>,
     /// True if the user stopped the phase.
     pub interrupted: bool,
+    /// What was planted and never came up: nothing is known about its detector.
+    pub unmet: Option<String>,
     /// The ledger before the first and after the last operation; `None` if the worker did not get there.
     pub ledger: Option<(LedgerState, LedgerState)>,
 }
@@ -221,6 +223,9 @@ fn slower(series: &[StressSample], limits: &Limits) -> Option<String> {
 fn too_little(e: &Evidence, limits: &Limits) -> Option<String> {
     if e.interrupted {
         return Some(format!("interrupted after {:.1} of {:.1} s; no fault until then", e.seconds, e.planned_seconds));
+    }
+    if let Some(fault) = &e.unmet {
+        return Some(format!("the planted fault never came up: {fault}; plant an earlier one, or give it more time"));
     }
     if e.done == 0 {
         return Some("no work was done".into());

@@ -161,7 +161,7 @@ impl Told<'_> {
                     self.record.not_tested.push(what);
                 }
             }
-            Line::Finished { counts, tested, counters, speeds, ledger, release_errors } => {
+            Line::Finished { counts, tested, counters, speeds, ledger, release_errors, unmet } => {
                 (self.now, self.tested) = (counts, tested);
                 for (name, n) in counters {
                     *self.record.counters.entry(name).or_default() += n;
@@ -173,6 +173,7 @@ impl Told<'_> {
                         *kept = speed;
                     }
                 }
+                self.evidence.unmet = unmet;
                 // What an earlier worker left behind is not made good by a later one.
                 let clean = |(b, a): &(LedgerState, LedgerState)| {
                     a.buffers <= b.buffers && a.pinned <= b.pinned && a.objects() <= b.objects()

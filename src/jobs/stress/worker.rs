@@ -21,7 +21,7 @@ use crate::device::{Device, LedgerState, traced};
 use crate::engine::KernelCache;
 use crate::engine::trace::{Part, Talk};
 
-use super::Planted;
+use super::planted::{Plant, Planted};
 use super::scenario::{self, Counts, Ctx, Meter, Open};
 
 /// What a worker is to do; handed over as JSON.
@@ -118,6 +118,9 @@ pub enum Line {
         ledger: (LedgerState, LedgerState),
         /// Errors of releases, which had nobody to return to.
         release_errors: Vec<String>,
+        /// The planted fault, or the parts of it, that never came up.
+        #[serde(default)]
+        unmet: Option<String>,
     },
     /// What became of a device that was to be lost for real, in the process that lost it.
     Lost {
@@ -221,14 +224,15 @@ pub fn run_phase_opening(
     let scenario = scenario::find(&phase.scenario)?;
     let planted = Planted::parse(phase.inject.as_deref())?;
     let serial = device.serial();
-    let device = planted.plant(device);
-    let (plant, first) = (planted.clone(), Arc::clone(&device));
+    let plant = Arc::new(Plant::new(planted.clone()));
+    let device = plant.plant(device);
+    let (later, first) = (Arc::clone(&plant), Arc::clone(&device));
     // One device has one plan of faults, however often it is handed out.
     let open: Open = Arc::new(move || {
         let again = open()?;
-        Ok(if again.serial() == serial { Arc::clone(&first) } else { plant.plant(again) })
+        Ok(if again.serial() == serial { Arc::clone(&first) } else { later.plant(again) })
     });
-    let work = |device, out: &mut (dyn Write + Send)| work(scenario, device, open, phase, &planted, kernels, out, stop);
+    let work = |device, out: &mut (dyn Write + Send)| work(scenario, device, open, phase, &plant, kernels, out, stop);
     let Some(folder) = &phase.trace else { return work(device, out) };
     let tracer = Tracer::new(&format!("gpuctl stress worker, {}", phase.scenario), KEPT);
     let part = Part::new(folder, &tracer)?;
@@ -249,14 +253,14 @@ fn work(
     device: Arc<dyn Device>,
     open: Open,
     phase: &Phase,
-    planted: &Planted,
+    plant: &Plant,
     kernels: KernelCache,
     out: &mut (dyn Write + Send),
     stop: Cancel,
 ) -> Result<()> {
     // Longer than the heartbeat, so that the watch names a stuck lane before its wait gives up.
     let deadline = Duration::from_secs_f64((2.0 * phase.heartbeat).clamp(1.0, 600.0));
-    let meter = Meter::new(out, (scenario.lanes)(phase.threads), stop, deadline, planted.crash_after());
+    let meter = Meter::new(out, (scenario.lanes)(phase.threads), stop, deadline, plant.what().crash_after());
     let before = device.ledger().state();
     let start = Instant::now();
     let ctx = Ctx {
@@ -270,7 +274,7 @@ fn work(
         victim: phase.victim.clone(),
         meter: &meter,
     };
-    let idle = *planted == Planted::Zero;
+    let idle = *plant.what() == Planted::Zero;
     let ended = std::thread::scope(|scope| {
         let work = scope.spawn(|| if idle { Ok(()) } else { (scenario.run)(&ctx) });
         watch(&meter, phase, start, || work.is_finished());
@@ -294,6 +298,7 @@ fn work(
         speeds: meter.speeds(),
         ledger: (before, after),
         release_errors: device.ledger().release_errors(),
+        unmet: plant.unmet(),
     });
     Ok(())
 }
