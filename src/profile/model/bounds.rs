@@ -1,21 +1,23 @@
 //! Which side of a curve is faster where that is plain: straight bounds of both sides' times, worked out beforehand. Most
 //! calls are far from the crossing and need no more.
 
-use crate::base::Features;
+use crate::base::{Cost, Features};
 use crate::profile::Entry;
 
-use super::curve::{BEYOND, Curve, Extent, Shape, Side, padded_by};
+use super::curve::{BEYOND, Curve, Extent, Side, padded_by};
 use super::deciding;
+use super::lanes::{F4, MOST_EXPONENT};
 
-/// What bounds are linear in: 1, operations, bytes read, bytes written, outer; then, dearer by padding, operations and
-/// operations per byte written, or operations alone, whichever is less.
+/// What bounds are linear in: operations, bytes read, bytes written, outer, 1; then, dearer by padding, operations per byte
+/// written and operations, or operations alone, whichever is less.
 const TERMS: usize = 8;
-const OPS: usize = 1;
-const READ: usize = 2;
-const WRITTEN: usize = 3;
-const OUTER: usize = 4;
-const PADDED_OPS: usize = 5;
-const PADDED_DEPTH: usize = 6;
+const OPS: usize = 0;
+const READ: usize = 1;
+const WRITTEN: usize = 2;
+const OUTER: usize = 3;
+const ONE: usize = 4;
+const PADDED_DEPTH: usize = 5;
+const PADDED_OPS: usize = 6;
 const ALONE_OPS: usize = 7;
 
 /// Bounds are wider by this share, far more than all rounding errors of a curve and of a bound: some ten of 6e-8.
@@ -53,7 +55,7 @@ fn least(most: f64) -> f64 {
 
 fn below(side: &Side, span: &[[f64; 2]; 4]) -> [f64; TERMS] {
     let mut terms = [0.0; TERMS];
-    terms[0] = side.fixed_s;
+    terms[ONE] = side.fixed_s;
     (terms[READ], terms[WRITTEN], terms[OUTER]) = (side.read_s, side.written_s, side.outer_s);
     // Neither padding nor waves that are not full make less of the arithmetic.
     let (shared, filled) = (least(side.wave_most), least(side.fill_most));
@@ -74,11 +76,11 @@ fn below(side: &Side, span: &[[f64; 2]; 4]) -> [f64; TERMS] {
 fn above(side: &Side) -> Option<[f64; TERMS]> {
     let mut terms = [0.0; TERMS];
     let (read, written, outer) = (side.read_s, side.written_s, side.outer_s);
-    (terms[0], terms[READ], terms[WRITTEN], terms[OUTER]) = (side.fixed_s, read, written, outer);
+    (terms[ONE], terms[READ], terms[WRITTEN], terms[OUTER]) = (side.fixed_s, read, written, outer);
     // The longer of both is no more than their sum.
     let per_byte = side.byte_s + if side.cache > 0.0 { side.miss_s } else { 0.0 };
     if side.teamed {
-        terms[0] += side.team_s;
+        terms[ONE] += side.team_s;
         // Alone; or, stepped, just begun a second wave.
         let most = side.wave_most.max(2.0);
         (terms[PADDED_OPS], terms[ALONE_OPS]) = (side.flop_s * most, side.flop_s * most);
@@ -96,11 +98,11 @@ fn above(side: &Side) -> Option<[f64; TERMS]> {
     let most = if side.wave_most > 0.0 { side.wave_most } else { wave };
     terms[ALONE_OPS] = side.flop_s * most.max(if side.stepped { 2.0 } else { 1.0 });
     terms[WRITTEN] += side.result_s;
-    terms[0] += side.result_s * wave;
+    terms[ONE] += side.result_s * wave;
     let filled = match side.extent {
         // Neither bytes read nor bytes written are more than the larger of them.
         Extent::Larger => {
-            terms[0] += 2.0 * side.fill * per_byte;
+            terms[ONE] += 2.0 * side.fill * per_byte;
             per_byte
         }
         Extent::Output if side.fill <= 0.0 => per_byte,
@@ -112,17 +114,17 @@ fn above(side: &Side) -> Option<[f64; TERMS]> {
     Some(terms)
 }
 
-/// A curve's answer where it is plain. Small, as there is one for each entry of a profile.
+/// A curve's answer where it is plain. Small, and at any address, as there is one for each entry of a profile.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::profile) struct Plain {
-    /// Coefficients of what the device takes longer at least, and of what the CPU takes longer at least.
-    longer: [[Low; 2]; TERMS],
-    /// Least and most of the whole part of the logarithms to base 2 of operations, bytes read, bytes written and operations
-    /// per byte written, where the curve surely covers them.
-    covers: [[u8; 2]; 4],
-    /// Logarithms of the tiles of the CPU and of the device, four bits each: each pads what is subtracted from the other's
-    /// bound.
-    tiles: u8,
+    /// Coefficients of what the device takes longer at least, and of what the CPU takes longer at least, two terms in each eight
+    /// bytes: both sides of the one, then of the other.
+    longer: [[u8; 8]; TERMS / 2],
+    /// Where the curve surely covers operations, bytes read, bytes written and operations per byte written: biased exponents of
+    /// the powers of two from which on, and then of those below which.
+    covers: [u8; 8],
+    /// Logarithm of the larger of both sides' tiles. It pads what is subtracted from the other's bound: by no less than its own.
+    tile: u8,
 }
 
 /// What bounds say of a call.
@@ -153,22 +155,41 @@ impl Low {
         (low.value().abs() < 1.0 / LEAST).then_some(low)
     }
 
-    #[inline(always)]
     fn value(self) -> f32 {
         f32::from_bits(u32::from(self.0) << 16)
     }
 }
 
-/// The whole part of the logarithm to base 2 of a number from 1 on.
-#[inline(always)]
-fn octave(v: f64) -> u64 {
-    (v.to_bits() >> 52).wrapping_sub(1023)
+/// A share of a number that is more than it may be wrong by.
+const HAIR: f64 = 1e-6;
+
+/// Biased exponent in f32 of the least power of two that a number must reach to be this one or more. A number is never below 1.
+fn from_on(least: f64) -> u8 {
+    if least <= 1.0 {
+        return 127;
+    }
+    let least = least * (1.0 + HAIR);
+    let begun = u64::from(least.to_bits() << 12 != 0);
+    exponent(least).saturating_add(begun).min(MOST_EXPONENT.into()) as u8
+}
+
+/// The same of the largest power of two below which a number is surely at most this one; 0: there is none.
+fn up_to(most: f64) -> u8 {
+    exponent(most * (1.0 - HAIR)).min(MOST_EXPONENT.into()) as u8
+}
+
+/// The exponent of a number as f32 has it, or 0 of one below all that f32 has.
+fn exponent(v: f64) -> u64 {
+    (v.to_bits() >> 52).saturating_sub(1023 - 127)
 }
 
 impl Plain {
     /// Nothing is plain.
-    pub(in crate::profile) const NEVER: Plain =
-        Plain { longer: [[Low(0); 2]; TERMS], tiles: 0, covers: [[u8::MAX, 0]; 4] };
+    pub(in crate::profile) const NEVER: Plain = Plain {
+        longer: [[0; 8]; TERMS / 2],
+        covers: [MOST_EXPONENT, MOST_EXPONENT, MOST_EXPONENT, MOST_EXPONENT, 0, 0, 0, 0],
+        tile: 0,
+    };
 
     /// Of an entry. A curve that a file would be refused for has no bounds.
     pub(in crate::profile) fn of(entry: &Entry) -> Plain {
@@ -178,48 +199,41 @@ impl Plain {
     fn of_curve(curve: &Curve) -> Option<Plain> {
         let [cpu, device] = [&curve.cpu, &curve.device].map(|side| Bounds::of(side, &curve.span));
         // At least the one's time, less at most the other's.
-        let mut longer = [[Low(0); 2]; TERMS];
+        let mut longer = [[0; 8]; TERMS / 2];
         for (i, (one, other)) in [(&device, &cpu), (&cpu, &device)].into_iter().enumerate() {
             let above = other.above?;
-            for (t, (low, high)) in longer.iter_mut().zip(one.below.iter().zip(above)) {
-                t[i] = Low::at_most(low - high)?;
+            for (t, (low, high)) in one.below.iter().zip(above).enumerate() {
+                let at = 4 * (t % 2) + 2 * i;
+                longer[t / 2][at..at + 2].copy_from_slice(&Low::at_most(low - high)?.0.to_le_bytes());
             }
         }
-        let tile = |side: &Side| u8::try_from(side.tile.max(1).ilog2()).ok().filter(|log| *log < 16);
-        let tiles = tile(&curve.cpu)? | tile(&curve.device)? << 4;
-        let covers = curve.span.map(|[low, high]| {
-            // The first octave that begins at the least or later, and the last that ends at the most or before.
-            let (least, most) = ((low / BEYOND).max(1.0), high * BEYOND);
-            let first = octave(least) + u64::from(least.to_bits() << 12 != 0);
-            let last = octave(most) - 1;
-            [first, last].map(|o| u8::try_from(o).unwrap_or(u8::MAX))
-        });
-        Some(Plain { longer, tiles, covers })
+        let tile = curve.cpu.tile.max(curve.device.tile).max(1).ilog2();
+        let mut covers = [0; 8];
+        for (i, [low, high]) in curve.span.into_iter().enumerate() {
+            (covers[i], covers[i + 4]) = (from_on(low / BEYOND), up_to(high * BEYOND));
+        }
+        Some(Plain { longer, covers, tile: u8::try_from(tile).ok().filter(|log| *log < 16)? })
     }
 
-    /// What the curve says of a call, [`super::device_wins`], if `plain`. Without a branch on what is found, so that who asks
-    /// for many places in turn need not wait for each answer.
+    /// What the curve says of a call, [`super::device_wins`], if `plain`. Without a branch on what is found but for padding, so
+    /// that who asks for many places in turn need not wait for each answer.
     #[inline(always)]
     pub(in crate::profile) fn says(&self, call: &Features) -> Says {
-        let shape = Shape::of(call);
-        let [flops_axis, read_axis, written_axis, depth_axis] = shape.axes();
-        let within = |v: f64, i: usize| {
-            let [first, last] = self.covers[i];
-            (octave(v) >= u64::from(first)) & (octave(v) <= u64::from(last))
-        };
-        let covered = within(flops_axis, 0) & within(read_axis, 1) & within(written_axis, 2) & within(depth_axis, 3);
-        let [read, written] = shape.copies();
-        let (ops, depth, outer) = (shape.flops() as f32, shape.depth() as f32, shape.outer() as f32);
-        let (read, written) = (read as f32, written as f32);
-        let longer = |i: usize, tile: u8| {
-            let term = |t: usize| self.longer[t][i].value();
-            let waves = term(PADDED_OPS) * ops + term(PADDED_DEPTH) * depth;
-            let alone = term(ALONE_OPS) * ops;
-            let dearer = if waves > alone { waves } else { alone } * padded_by(&call.dims, 1 << tile) as f32;
-            let copies = term(READ) * read + term(WRITTEN) * written;
-            (term(0) + term(OPS) * ops) + copies + (term(OUTER) * outer + dearer) > 0.0
-        };
-        let (device, cpu) = (longer(0, self.tiles & 15), longer(1, self.tiles >> 4));
+        let Cost { flops, read, written } = call.cost;
+        // As `Shape::outer`.
+        let outer = if call.dims[1] > 0 { call.dims[0] } else { 0 };
+        let copies = F4::of([flops, read, written, outer]);
+        let (ops, depth) = (copies.first(), copies.first() / copies.upper().first().max(1.0));
+        let [least, most] = F4::powers(self.covers);
+        let axes = copies.with_last(depth).max(F4::splat(1.0));
+        let covered = axes.at_least(least) & axes.below(most) == 0b1111;
+        let [ab, cd, ef, gh] = self.longer.map(F4::upper_halves);
+        let plainly = ab.times(copies.lower_twice()).plus(cd.times(copies.upper_twice()));
+        let [fixed, alone] = [ef.times(F4::pairs(1.0, depth)), gh.times(F4::splat(ops))];
+        let dearer = fixed.upper().plus(alone).max(alone.upper());
+        let padded = F4::splat(padded_by(&call.dims, 1 << self.tile) as f32);
+        let longer = plainly.plus(plainly.upper()).plus(fixed).plus(dearer.times(padded));
+        let [device, cpu] = [0b01, 0b10].map(|side| F4::splat(0.0).below(longer) & side != 0);
         Says { plain: covered & (device != cpu), device_wins: cpu }
     }
 }
@@ -227,8 +241,8 @@ impl Plain {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::MOST_DIMS;
     use crate::base::rng::Philox;
-    use crate::base::{Cost, MOST_DIMS};
     use crate::profile::{Verdict, model};
 
     /// Numbers by seed and place.
@@ -351,6 +365,29 @@ mod tests {
             });
             assert!(wrong > 0, "{name}");
         }
+    }
+
+    /// A number that passes is covered, however f32 rounds it; what does not pass is less than two octaves away from an end.
+    #[test]
+    fn the_ends_of_what_is_covered_are_safe() {
+        let mut dice = Dice { rng: Philox::new(9), at: 0 };
+        let power = |exponent: u8| f32::from_bits(u32::from(exponent) << 23);
+        for _ in 0..100_000 {
+            let end = if dice.yes() { dice.log(-2.0, 19.0) } else { (dice.unit() * 60.0).floor().exp2() };
+            let near = [end, end.next_down(), end.next_up(), f64::from(end as f32), f64::from((end as f32).next_up())];
+            for v in near.into_iter().chain([dice.log(0.0, 19.0)]).filter(|v| *v >= 1.0) {
+                let reaches = v as f32 >= power(from_on(end));
+                assert!(!reaches || v >= end, "{v} reaches {end}");
+                assert!(reaches || v < 4.0 * end, "{v} should reach {end}");
+                let below = (v as f32) < power(up_to(end));
+                assert!(!below || v <= end, "{v} is below {end}");
+                assert!(below || v > end / 4.0, "{v} should be below {end}");
+            }
+        }
+        assert_eq!([from_on(0.5), from_on(1.0), from_on(1e300)], [127, 127, MOST_EXPONENT]);
+        assert_eq!([up_to(0.0), up_to(1.0), up_to(1e300)], [0, 126, MOST_EXPONENT]);
+        let call = dice.call();
+        assert!(!Plain::NEVER.says(&call).plain);
     }
 
     #[test]

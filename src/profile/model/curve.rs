@@ -145,11 +145,6 @@ impl Shape {
         [self.read, self.written]
     }
 
-    /// Operations.
-    pub(super) fn flops(&self) -> f64 {
-        self.flops
-    }
-
     /// Operations per byte written.
     pub(super) fn depth(&self) -> f64 {
         self.depth

@@ -7,6 +7,7 @@ mod bounds;
 mod curve;
 mod doubt;
 mod fit;
+mod lanes;
 mod least;
 mod search;
 
