@@ -2,7 +2,7 @@
 //!
 //! First the choice alone: 10,000 keys of the op table in random order, a thousand a batch. Then one op on the CPU, four ways
 //! in turns: the kernel called directly, the same once more (what differs there is noise), through a route that was made once,
-//! and by name with fresh results.
+//! and by name with fresh results. Last, a route after other work has taken all caches.
 
 #![allow(clippy::print_stdout, reason = "a benchmark prints its table")]
 
@@ -17,7 +17,7 @@ use gpuctl::base::{Attrs, Clock, Cost, DType, Env, Features, Fill, HostTensor, R
 use gpuctl::engine::{Engine, Route};
 use gpuctl::kernel::cpu::Call as NativeCall;
 use gpuctl::kernel::{self, Body, CpuCtx, Isa, NativeArgs, NativeFn};
-use gpuctl::measure::{Series, StopRule, Subject, sample};
+use gpuctl::measure::{StopRule, Subject, sample};
 use gpuctl::op::{self, Unit};
 use gpuctl::profile::model::{Curve, Side};
 use gpuctl::profile::{Call, Chooser, Entry, Kind, Operands, Place, Policy, Profile, ProfileDevice, Rule, Verdict};
@@ -160,6 +160,72 @@ fn kernel(op: &str, n: u64, engine: &Engine) -> Result<(NativeFn, NativeCall)> {
     Ok((run, NativeCall { dtype: step.dtype, params: step.params.clone() }))
 }
 
+/// An op on the CPU with one thread: called directly, and through a route.
+struct Calls<'e> {
+    x: HostTensor,
+    run: NativeFn,
+    call: NativeCall,
+    ctx: CpuCtx<'static>,
+    route: Route<'e>,
+    /// Both write to the same memory: otherwise caches make a difference that is not the route's.
+    results: RefCell<Vec<HostTensor>>,
+}
+
+impl<'e> Calls<'e> {
+    fn new(op: &str, n: u64, engine: &'e Engine) -> Result<Self> {
+        let x = HostTensor::from_slice(&vec![0.5f32; n as usize], &[n])?;
+        let (run, call) = kernel(op, n, engine)?;
+        let ctx = CpuCtx { threads: 1, isa: Isa::detect(), team: None, blas: None };
+        let route = engine.route(op, &[&x], &Attrs::new())?;
+        let results = RefCell::new(route.outputs()?);
+        Ok(Calls { x, run, call, ctx, route, results })
+    }
+
+    fn directly(&self) -> Result<()> {
+        let mut results = self.results.borrow_mut();
+        let mut args = NativeArgs { ins: vec![self.x.bytes()], outs: vec![results[0].bytes_mut()] };
+        (self.run)(&self.ctx, &mut args, &self.call)
+    }
+
+    fn routed(&self) -> Result<()> {
+        self.route.run_into(&[&self.x], &mut self.results.borrow_mut()).map(|_| ())
+    }
+
+    /// Seconds of single calls: directly, directly again and routed, in random order, `before` each of them. Which one comes is in
+    /// a register: a pointer to it would lie in memory that is in no cache any more, and be guessed, mostly as the direct one.
+    fn turns(&self, rounds: usize, mut before: impl FnMut()) -> Result<[Vec<f64>; 3]> {
+        let rng = Philox::new(3);
+        let mut times: [Vec<f64>; 3] = std::array::from_fn(|_| Vec::with_capacity(rounds));
+        let mut ways = [0, 1, 2];
+        for round in 0..rounds {
+            let dice = rng.u64(0, round as u64);
+            ways.swap(2, (dice % 3) as usize);
+            ways.swap(1, (dice / 3 % 2) as usize);
+            for way in ways {
+                before();
+                let begin = Instant::now();
+                match way {
+                    2 => self.routed()?,
+                    _ => self.directly()?,
+                }
+                times[way].push(begin.elapsed().as_secs_f64());
+            }
+        }
+        Ok(times)
+    }
+}
+
+/// The median of the first, and what each other one adds in the same round: what the machine does to both drops out.
+fn adds(times: &[&[f64]]) -> (f64, Vec<String>) {
+    let base = stats::median(times[0]) * 1e9;
+    let cell = |other: &&[f64]| {
+        let d: Vec<f64> = other.iter().zip(times[0]).map(|(a, b)| (a - b) * 1e9).collect();
+        let ([low, high], median) = (stats::median_ci(&stats::sorted(&d)), stats::median(&d));
+        format!("{median:.0} ns ({low:.0} to {high:.0}) | {:.2} %", 100.0 * median / base)
+    };
+    (base, times[1..].iter().map(cell).collect())
+}
+
 fn overhead() -> Result<()> {
     let engine = Engine::builder().env(Env::default()).threads(1).profile("preset:always-cpu").build()?;
     let clock = Arc::new(RealClock::new());
@@ -167,43 +233,48 @@ fn overhead() -> Result<()> {
     println!("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |");
     for op in ["relu", "exp"] {
         for n in [1u64, 1_000, 10_000, 100_000, 1_000_000] {
-            let x = HostTensor::from_slice(&vec![0.5f32; n as usize], &[n])?;
+            let calls = Calls::new(op, n, &engine)?;
             let attrs = Attrs::new();
-            let (run, call) = kernel(op, n, &engine)?;
-            let ctx = CpuCtx { threads: 1, isa: Isa::detect(), team: None, blas: None };
-            let route: Route<'_> = engine.route(op, &[&x], &attrs)?;
-            // Both write to the same memory: otherwise caches make a difference that is not the route's.
-            let results = RefCell::new(route.outputs()?);
-            let direct = || {
-                let mut results = results.borrow_mut();
-                let mut args = NativeArgs { ins: vec![x.bytes()], outs: vec![results[0].bytes_mut()] };
-                run(&ctx, &mut args, &call)
-            };
-            let routed = || route.run_into(&[&x], &mut results.borrow_mut()).map(|_| ());
-            let named = || engine.run(op, &[&x], &attrs).map(|_| ());
+            let named = || engine.run(op, &[&calls.x], &attrs).map(|_| ());
             // A call of a million elements varies by more than what is looked for.
             let samples = if n < 1_000_000 { 300 } else { 5000 };
             let rule =
                 StopRule { min_samples: samples, max_samples: samples, spread: 0.0, soft_s: 20.0, budget_s: 20.0 };
-            // Pairs of the same round: what the machine does to both drops out.
-            let against = |ways: Vec<Box<dyn FnMut() -> Result<()> + '_>>| -> Result<(f64, Vec<String>)> {
+            let sampled = |ways: Vec<Box<dyn FnMut() -> Result<()> + '_>>| -> Result<(f64, Vec<String>)> {
                 let mut ways: Vec<Timed<'_>> = ways.into_iter().map(|f| Timed(f, clock.clone())).collect();
                 let mut subjects: Vec<&mut dyn Subject> = ways.iter_mut().map(|w| w as &mut dyn Subject).collect();
                 let series = sample(&mut subjects, &rule, &Cancel::new())?;
-                let base = series[0].median() * 1e9;
-                let cell = |other: &Series| {
-                    let d: Vec<f64> =
-                        other.samples.iter().zip(&series[0].samples).map(|(a, b)| (a - b) * 1e9).collect();
-                    let ([low, high], median) = (stats::median_ci(&stats::sorted(&d)), stats::median(&d));
-                    format!("{median:.0} ns ({low:.0} to {high:.0}) | {:.2} %", 100.0 * median / base)
-                };
-                Ok((base, series[1..].iter().map(cell).collect()))
+                Ok(adds(&series.iter().map(|s| &s.samples[..]).collect::<Vec<_>>()))
             };
-            let (base, mut cells) = against(vec![Box::new(direct), Box::new(direct), Box::new(routed)])?;
+            let direct = || -> Box<dyn FnMut() -> Result<()> + '_> { Box::new(|| calls.directly()) };
+            let (base, mut cells) = sampled(vec![direct(), direct(), Box::new(|| calls.routed())])?;
             // Fresh results put what the others find there out of the caches: turns of their own.
-            cells.extend(against(vec![Box::new(direct), Box::new(named)])?.1);
+            cells.extend(sampled(vec![direct(), Box::new(named)])?.1);
             println!("| {op} | {n} | {base:.0} ns | {} |", cells.join(" | "));
         }
+    }
+    Ok(())
+}
+
+/// Bytes of other memory between two calls: far more than a core's own caches hold.
+const OTHER: usize = 32 << 20;
+
+/// The same where nothing that a call looks at is in the caches any more. This is what a call of a million elements leaves
+/// behind for the next one; of a thousand elements it can be told from the kernel's own changes.
+fn cold() -> Result<()> {
+    let engine = Engine::builder().env(Env::default()).threads(1).profile("preset:always-cpu").build()?;
+    let mut other = vec![0u64; OTHER / 8];
+    println!("\nafter {} MiB of other memory:\n", OTHER >> 20);
+    println!("| op | elements | kernel alone | itself adds | of it | route adds | of it |");
+    println!("| --- | ---: | ---: | ---: | ---: | ---: | ---: |");
+    for op in ["relu", "exp"] {
+        let calls = Calls::new(op, 1_000, &engine)?;
+        let times = calls.turns(2_000, || {
+            other.iter_mut().for_each(|v| *v = v.wrapping_add(1));
+            std::hint::black_box(&mut other);
+        })?;
+        let (base, cells) = adds(&times.each_ref().map(|t| &t[..]));
+        println!("| {op} | 1000 | {base:.0} ns | {} |", cells.join(" | "));
     }
     Ok(())
 }
@@ -212,5 +283,6 @@ fn main() -> Result<()> {
     choosing(Rule::Threshold, Sizes::Extreme)?;
     choosing(Rule::Curve, Sizes::Extreme)?;
     choosing(Rule::Curve, Sizes::LogUniform)?;
-    overhead()
+    overhead()?;
+    cold()
 }
