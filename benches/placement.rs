@@ -216,22 +216,22 @@ impl<'e> Calls<'e> {
         self.route.run_into(&[&self.x], &mut self.results.borrow_mut()).map(|_| ())
     }
 
-    /// Seconds of single calls: directly, directly again and routed, in random order, `before` each of them. Which one comes is in
-    /// a register: a pointer to it would lie in memory that is in no cache any more, and be guessed, mostly as the direct one.
-    fn turns(&self, rounds: usize, mut before: impl FnMut()) -> Result<[Vec<f64>; 3]> {
+    /// Seconds of single calls: directly, directly again, routed and routed again, in random order, `before` each of them. As
+    /// often the one as the other, and which one comes is in a register: what the processor guesses favours neither.
+    fn turns(&self, rounds: usize, mut before: impl FnMut()) -> Result<[Vec<f64>; 4]> {
         let rng = Philox::new(3);
-        let mut times: [Vec<f64>; 3] = std::array::from_fn(|_| Vec::with_capacity(rounds));
-        let mut ways = [0, 1, 2];
+        let mut times: [Vec<f64>; 4] = std::array::from_fn(|_| Vec::with_capacity(rounds));
+        let mut ways = [0, 1, 2, 3];
         for round in 0..rounds {
-            let dice = rng.u64(0, round as u64);
-            ways.swap(2, (dice % 3) as usize);
-            ways.swap(1, (dice / 3 % 2) as usize);
+            for last in (1..ways.len()).rev() {
+                ways.swap(last, (rng.u64(round as u64, last as u64) % (last as u64 + 1)) as usize);
+            }
             for way in ways {
                 before();
                 let begin = Instant::now();
                 match way {
-                    2 => self.routed()?,
-                    _ => self.directly()?,
+                    0 | 1 => self.directly()?,
+                    _ => self.routed()?,
                 }
                 times[way].push(begin.elapsed().as_secs_f64());
             }
@@ -290,8 +290,8 @@ fn cold() -> Result<()> {
     let engine = Engine::builder().env(Env::default()).threads(1).profile("preset:always-cpu").build()?;
     let mut other = vec![0u64; OTHER / 8];
     println!("\nafter {} MiB of other memory:\n", OTHER >> 20);
-    println!("| op | elements | kernel alone | itself adds | of it | route adds | of it |");
-    println!("| --- | ---: | ---: | ---: | ---: | ---: | ---: |");
+    println!("| op | elements | kernel alone | itself adds | of it | route adds | of it | route again | of it |");
+    println!("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |");
     for op in ["relu", "exp"] {
         let calls = Calls::new(op, 1_000, &engine)?;
         let times = calls.turns(2_000, || {
