@@ -222,9 +222,8 @@ pub fn run_phase_opening(
     stop: Cancel,
 ) -> Result<()> {
     let scenario = scenario::find(&phase.scenario)?;
-    let planted = Planted::parse(phase.inject.as_deref())?;
+    let plant = Arc::new(Plant::new(Planted::parse(phase.inject.as_deref())?));
     let serial = device.serial();
-    let plant = Arc::new(Plant::new(planted.clone()));
     let device = plant.plant(device);
     let (later, first) = (Arc::clone(&plant), Arc::clone(&device));
     // One device has one plan of faults, however often it is handed out.
