@@ -1,4 +1,4 @@
-//! Placing calls by a profile: policies, the index against the plain scan, and what a choice costs.
+//! Placing calls by a profile: policies, the index against the plain scan, and what a choice and a placed call cost in memory.
 
 #![allow(clippy::print_stdout, reason = "a test tells what it skipped and found")]
 #![allow(unsafe_code, reason = "an allocator that counts")]
@@ -7,10 +7,17 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::hint::black_box;
 use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
 
 use gpuctl::base::record::CalibratePoint;
 use gpuctl::base::rng::Philox;
-use gpuctl::base::{Cost, DType, Features, MOST_DIMS};
+use gpuctl::base::{Attrs, Cost, DType, Env, Features, Fill, HostTensor, MOST_DIMS};
+use gpuctl::device::cpu::{CpuDevice, Pin};
+use gpuctl::device::sim;
+use gpuctl::engine::{Engine, Placement, Runner};
+use gpuctl::kernel::Isa;
+use gpuctl::measure::{OpSubject, Residency, Subject};
 use gpuctl::op;
 use gpuctl::profile::model::{Curve, Side};
 use gpuctl::profile::{
@@ -18,7 +25,11 @@ use gpuctl::profile::{
     Verdict, load,
 };
 
-thread_local!(static ALLOCATIONS: Cell<u64> = const { Cell::new(0) });
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+    /// Bytes.
+    static LARGEST: Cell<usize> = const { Cell::new(0) };
+}
 
 struct Counting;
 
@@ -27,6 +38,7 @@ unsafe impl GlobalAlloc for Counting {
     // SAFETY: as the trait demands of the caller.
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _ = ALLOCATIONS.try_with(|n| n.set(n.get() + 1));
+        let _ = LARGEST.try_with(|n| n.set(n.get().max(layout.size())));
         // SAFETY: the caller's layout.
         unsafe { System.alloc(layout) }
     }
@@ -44,6 +56,13 @@ fn allocations(f: impl FnOnce()) -> u64 {
     let before = ALLOCATIONS.get();
     f();
     ALLOCATIONS.get() - before
+}
+
+/// Bytes of the largest allocation.
+fn largest(f: impl FnOnce()) -> usize {
+    LARGEST.set(0);
+    f();
+    LARGEST.get()
 }
 
 fn device(uid: &str) -> ProfileDevice {
@@ -526,4 +545,38 @@ fn instructions_per_choice() {
         println!("{of}: {each:.0} instructions per choice");
         assert!((50.0..most).contains(&each), "{of}: {each:.0} instructions per choice, at most {most} are allowed");
     }
+}
+
+/// Fresh memory for results is cleared and taken page by page, which can be most of a call to a device, and the CPU that it is
+/// compared with writes to memory that is there.
+#[test]
+fn results_go_where_they_went_before() {
+    let (n, wait) = (100_000, Duration::from_secs(10));
+    let op = op::find("exp").unwrap();
+    let case = op.case(DType::F32, &[n], Attrs::new(), Fill::Uniform).unwrap();
+    let bytes = 4 * n as usize;
+    let x = HostTensor::zeros(DType::F32, &[n]).unwrap();
+    let runner = Runner::new(Arc::new(CpuDevice::new(1, Isa::BASELINE, Pin::Free).unwrap()));
+    let prepared = runner.prepare(op, &case, None).unwrap();
+    let inputs = [x.clone()];
+    for residency in [Residency::Always, Residency::Once] {
+        let mut measured = OpSubject::new(&runner, &prepared, &inputs, residency, wait).unwrap();
+        let most = largest(|| measured.run(3).unwrap());
+        assert!(most < bytes, "{}: {most} bytes at once", residency.name());
+        assert!(measured.outputs().unwrap()[0].to_vec::<f32>().unwrap().iter().all(|v| *v == 1.0));
+    }
+    let mut lease = runner.lease().unwrap();
+    let fresh = largest(|| drop(prepared.call(lease.queue().unwrap(), &inputs, wait).unwrap()));
+    assert!(fresh >= bytes, "or the count sees nothing: {fresh}");
+
+    let (_, device) = sim::open("laptop").unwrap();
+    let builder = Engine::builder().env(Env::default()).device(device).without_trials();
+    let engine = builder.placement(Placement::ForceGpu("sim:laptop".into())).build().unwrap();
+    let route = engine.route("exp", &[&x], &Attrs::new()).unwrap();
+    let mut y = route.outputs().unwrap();
+    route.run_into(&[&x], &mut y).unwrap();
+    y[0].bytes_mut().fill(0);
+    let most = largest(|| assert_eq!(route.run_into(&[&x], &mut y).unwrap().on, "sim:laptop"));
+    assert!(most < bytes, "a route: {most} bytes at once");
+    assert!(y[0].to_vec::<f32>().unwrap().iter().all(|v| *v == 1.0));
 }

@@ -61,7 +61,7 @@ pub enum Fault {
     Zeros,
     /// The call takes so much longer on the device's clock.
     Slow(Duration),
-    /// A write or launch does nothing and says that it did.
+    /// A write, launch or read does nothing and says that it did.
     Skip,
     /// What [`Faulty::doing`] was given is done, and the call is made: for what only the device itself can bring about.
     Do,
@@ -372,6 +372,9 @@ impl Queue for FaultyQueue {
         if self.hung || faults.contains(&Fault::Hang) {
             self.hung = true;
             return Err(self.state.error(Code::LaunchTimeout, "the queue hangs"));
+        }
+        if faults.contains(&Fault::Skip) {
+            return Ok(());
         }
         self.inner.read(src, offset, out)?;
         for fault in faults {

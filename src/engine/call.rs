@@ -7,8 +7,6 @@ use std::sync::LazyLock;
 use crate::base::{Attrs, Case, Code, DType, Error, Fill, HostTensor, Result, host};
 use crate::op::{self, Binding, DTypeRule, OpDesc, Role};
 
-use super::Computed;
-
 /// A bound call.
 #[derive(Debug)]
 pub(super) struct Bound<'a> {
@@ -16,8 +14,8 @@ pub(super) struct Bound<'a> {
     pub case: Case,
     /// All read operands, in order. Operands that may be left out (gemm's C) are zeros.
     pub inputs: Vec<Cow<'a, HostTensor>>,
-    /// Shapes of the written operands.
-    pub results: Vec<Vec<u64>>,
+    /// Dtypes and shapes of the written operands.
+    pub results: Vec<(DType, Vec<u64>)>,
 }
 
 /// The op of that name, by hash: the table's own search compares names one by one.
@@ -84,18 +82,16 @@ pub(super) fn bind<'a>(op: &'static OpDesc, inputs: &[&'a HostTensor], attrs: &A
         })
     };
     let operands = read.enumerate().map(operand).collect::<Result<Vec<_>>>()?;
-    Ok(Bound { case, inputs: operands, results })
+    let written: Vec<DType> = op.written().map(|i| op.operand_dtype(i, &case)).collect();
+    if results.len() != written.len() {
+        return Err(Error::new(Code::Internal, format!("{} results", results.len())).op(op.name));
+    }
+    Ok(Bound { case, inputs: operands, results: written.into_iter().zip(results).collect() })
 }
 
-/// Puts computed results where the caller wants them.
-pub(super) fn give(done: Computed, outputs: &mut [HostTensor]) -> Result<()> {
-    if done.outputs.len() != outputs.len() {
-        return Err(Error::new(Code::Internal, format!("{} results, expected {}", done.outputs.len(), outputs.len())));
-    }
-    for (to, from) in outputs.iter_mut().zip(done.outputs) {
-        *to = from;
-    }
-    Ok(())
+/// Memory for results of these dtypes and shapes, filled with zeros.
+pub(super) fn zeros(results: &[(DType, Vec<u64>)]) -> Result<Vec<HostTensor>> {
+    results.iter().map(|(dtype, shape)| HostTensor::zeros(*dtype, shape)).collect()
 }
 
 #[cfg(test)]
@@ -111,7 +107,7 @@ mod tests {
     fn results(op: &str, inputs: &[&[u64]], attrs: Attrs) -> Vec<Vec<u64>> {
         let tensors: Vec<HostTensor> = inputs.iter().map(|s| zeros(s)).collect();
         let refs: Vec<&HostTensor> = tensors.iter().collect();
-        bind(find(op).unwrap(), &refs, &attrs).unwrap().results
+        bind(find(op).unwrap(), &refs, &attrs).unwrap().results.into_iter().map(|(_, shape)| shape).collect()
     }
 
     #[test]

@@ -338,15 +338,11 @@ impl Engine {
         let explanation = self.places.explain(op, &bound.case, &decided);
         self.tell(op, &bound.case, &explanation, false, || format!("{explanation}"));
         let label = self.tell_trace(&bound.case, &explanation);
-        let dtypes = op.written().map(|i| op.operand_dtype(i, &bound.case));
-        if bound.results.len() != op.written().count() {
-            return Err(Error::new(Code::Internal, format!("{} results", bound.results.len())).op(op.name));
-        }
         Ok(Arc::new(Planned {
             op,
             given: inputs.iter().map(|t| (t.dtype, t.shape.clone())).collect(),
             attrs: attrs.clone(),
-            results: dtypes.zip(bound.results).collect(),
+            results: bound.results,
             gpu: decided.gpu.and_then(|g| self.places.number(g)),
             explanation: Arc::new(explanation),
             generation,
@@ -394,18 +390,18 @@ impl Engine {
             return Ok(Done { ran, variant: direct.variant, why: fallback, seconds: None });
         }
         let bound = call::bind(planned.op, inputs, &planned.attrs)?;
-        let done = compute(
+        let made = compute(
             cpu,
             planned.op,
             &bound,
+            outputs,
             self.places.cpu_variant.as_deref(),
             Care::Plain,
             Limits { deadline: DEADLINE, cancel },
         )?;
         count();
-        let (variant, seconds) = (done.variant, done.seconds);
-        call::give(done, outputs)?;
-        Ok(Done { ran: Ran { on, fallback: fallback.is_some() }, variant, why: fallback, seconds: Some(seconds) })
+        let ran = Ran { on, fallback: fallback.is_some() };
+        Ok(Done { ran, variant: made.variant, why: fallback, seconds: Some(made.seconds) })
     }
 
     /// The call on a GPU; else why the CPU makes it, or the error that ends it.
@@ -418,16 +414,15 @@ impl Engine {
         cancel: Option<&Cancel>,
     ) -> Result<Done<'e>, Result<String>> {
         let bound = call::bind(planned.op, inputs, &planned.attrs).map_err(Err)?;
-        match self.tries_on_gpu(gpu, planned, &bound, cancel) {
-            Ok(done) => {
+        match self.tries_on_gpu(gpu, planned, &bound, outputs, cancel) {
+            Ok(made) => {
                 gpu.succeeded();
                 self.counts.gpu.fetch_add(1, Ordering::Relaxed);
                 if let Some(counts) = &planned.counts {
                     counts.add(1, true);
                 }
-                let (variant, seconds) = (done.variant, done.seconds);
-                call::give(done, outputs).map_err(Err)?;
-                Ok(Done { ran: Ran { on: &gpu.info.id, fallback: false }, variant, why: None, seconds: Some(seconds) })
+                let ran = Ran { on: &gpu.info.id, fallback: false };
+                Ok(Done { ran, variant: made.variant, why: None, seconds: Some(made.seconds) })
             }
             Err((e, Taken::Fallback | Taken::Retry(_))) => {
                 let text = e.to_string();
@@ -501,14 +496,12 @@ impl Runner {
         attrs: &Attrs,
         variant: Option<&str>,
     ) -> Result<Computed> {
-        compute(
-            self,
-            op,
-            &call::bind(op, inputs, attrs)?,
-            variant,
-            Care::Guarded,
-            Limits { deadline: DEADLINE, cancel: None },
-        )
+        let bound = call::bind(op, inputs, attrs)?;
+        let mut outputs = call::zeros(&bound.results)?;
+        let limits = Limits { deadline: DEADLINE, cancel: None };
+        let made = compute(self, op, &bound, &mut outputs, variant, Care::Guarded, limits)?;
+        let Made { variant, reason, seconds } = made;
+        Ok(Computed { case: bound.case, outputs, variant, reason, seconds })
     }
 }
 
@@ -526,15 +519,23 @@ struct Limits<'a> {
     cancel: Option<&'a Cancel>,
 }
 
-/// One whole call on one device.
+/// How a call on one device was made.
+struct Made {
+    variant: &'static str,
+    reason: String,
+    seconds: f64,
+}
+
+/// One whole call on one device, its results in `outputs`, which mean nothing after an error.
 fn compute(
     runner: &Runner,
     op: &'static OpDesc,
     bound: &Bound<'_>,
+    outputs: &mut [HostTensor],
     variant: Option<&str>,
     care: Care,
     limits: Limits<'_>,
-) -> Result<Computed> {
+) -> Result<Made> {
     let Limits { deadline, cancel } = limits;
     // Before there is memory for it, so that callers who wait for their turn hold none. Longer than a call may take: on a
     // device that hangs the calls before give their turn up first.
@@ -542,39 +543,31 @@ fn compute(
     let prepared = runner.prepare(op, &bound.case, variant)?;
     let inputs: Vec<&HostTensor> = bound.inputs.iter().map(|t| t.as_ref()).collect();
     let clock = runner.device().clock();
-    let mut call = || -> Result<(Vec<HostTensor>, f64)> {
+    let mut call = || -> Result<f64> {
         let q = lease.queue()?;
         if care == Care::Guarded {
             prepared.poison(q)?;
             q.finish(deadline)?;
         }
         let start = clock.now();
-        let outputs = prepared.call_unless(q, &inputs, deadline, cancel)?;
+        prepared.call_unless(q, &inputs, outputs, deadline, cancel)?;
         let seconds = clock.now() - start;
         if care == Care::Guarded {
             prepared.check_guards(q)?;
         }
-        Ok((outputs, seconds))
+        Ok(seconds)
     };
-    let (mut outputs, seconds) = match call() {
-        Ok(called) => called,
+    match call() {
+        Ok(seconds) => Ok(Made { variant: prepared.variant, reason: prepared.reason.clone(), seconds }),
         Err(e) => {
             // What the queue still holds is unknown.
             lease.discard();
             if e.class() == Class::Lost {
                 run::bury(prepared, lease);
             }
-            return Err(e);
+            Err(e)
         }
-    };
-    if outputs.len() != bound.results.len() {
-        return Err(Error::new(Code::Internal, format!("{} results, expected {}", outputs.len(), bound.results.len())));
     }
-    for (output, shape) in outputs.iter_mut().zip(&bound.results) {
-        output.shape.clone_from(shape);
-    }
-    let (variant, reason) = (prepared.variant, prepared.reason.clone());
-    Ok(Computed { case: bound.case.clone(), outputs, variant, reason, seconds })
 }
 
 #[cfg(test)]

@@ -83,7 +83,7 @@ impl Planned {
     }
 
     pub(super) fn outputs(&self) -> Result<Vec<HostTensor>> {
-        self.results.iter().map(|(dtype, shape)| HostTensor::zeros(*dtype, shape)).collect()
+        call::zeros(&self.results)
     }
 }
 

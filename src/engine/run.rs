@@ -392,22 +392,39 @@ impl Prepared {
         go().map_err(|e| self.named(e))
     }
 
+    /// Memory for the written operands, in order.
+    pub fn results(&self) -> Result<Vec<HostTensor>> {
+        self.operands.iter().filter(|o| o.role != Role::In).map(|o| HostTensor::zeros(o.dtype, &o.shape)).collect()
+    }
+
     /// Copies the written operands back, in order; waits for them.
     pub fn download(&self, q: &mut dyn Queue) -> Result<Vec<HostTensor>> {
+        let mut out = self.results()?;
+        self.download_into(q, &mut out)?;
+        Ok(out)
+    }
+
+    /// [`Prepared::download`] into memory that is there already; its shapes stay as they are. After an error its contents mean
+    /// nothing. Errors: `ShapeMismatch` for another number of results, another dtype or another number of bytes.
+    pub fn download_into(&self, q: &mut dyn Queue, out: &mut [HostTensor]) -> Result<()> {
         let _scope = self.scope();
-        let mut out = Vec::new();
-        for o in self.operands.iter().filter(|o| o.role != Role::In) {
-            let mut t = HostTensor::zeros(o.dtype, &o.shape)?;
+        let written: Vec<&OperandBuffer> = self.operands.iter().filter(|o| o.role != Role::In).collect();
+        let fits = |(t, o): (&HostTensor, &&OperandBuffer)| t.dtype == o.dtype && t.bytes().len() as u64 == o.bytes;
+        if out.len() != written.len() || !out.iter().zip(&written).all(fits) {
+            let found: Vec<_> = out.iter().map(|t| (t.dtype, &t.shape)).collect();
+            let want: Vec<_> = written.iter().map(|o| (o.dtype, &o.shape)).collect();
+            return Err(self.named(Error::new(Code::ShapeMismatch, format!("results {found:?}, expected {want:?}"))));
+        }
+        for (t, o) in out.iter_mut().zip(written) {
             let given = match &self.acting {
-                Some(acting) => lock(acting).give(q, &mut t).map_err(|e| self.named(e))?,
+                Some(acting) => lock(acting).give(q, t).map_err(|e| self.named(e))?,
                 None => false,
             };
             if !given && !t.bytes().is_empty() {
                 q.read(&o.buffer, o.head, t.bytes_mut()).map_err(|e| self.named(e))?;
             }
-            out.push(t);
         }
-        Ok(out)
+        Ok(())
     }
 
     /// Copies the written operands, in order and each rounded up to 16 bytes, to `dst` from byte `at` on, after all work
@@ -452,17 +469,32 @@ impl Prepared {
         inputs: &[T],
         deadline: Duration,
     ) -> Result<Vec<HostTensor>> {
-        self.call_unless(q, inputs, deadline, None)
+        let mut out = self.results()?;
+        self.call_into(q, inputs, &mut out, deadline)?;
+        Ok(out)
     }
 
-    /// [`Prepared::call`], given up with `Cancelled` between its steps once the flag is up; what was enqueued goes on.
+    /// [`Prepared::call`] into memory that is there already, as [`Prepared::download_into`] has it: fresh memory for results is
+    /// cleared first and takes the machine page by page, which can be most of a call.
+    pub fn call_into<T: Borrow<HostTensor>>(
+        &self,
+        q: &mut dyn Queue,
+        inputs: &[T],
+        out: &mut [HostTensor],
+        deadline: Duration,
+    ) -> Result<()> {
+        self.call_unless(q, inputs, out, deadline, None)
+    }
+
+    /// [`Prepared::call_into`], given up with `Cancelled` between its steps once the flag is up; what was enqueued goes on.
     pub(super) fn call_unless<T: Borrow<HostTensor>>(
         &self,
         q: &mut dyn Queue,
         inputs: &[T],
+        out: &mut [HostTensor],
         deadline: Duration,
         cancel: Option<&Cancel>,
-    ) -> Result<Vec<HostTensor>> {
+    ) -> Result<()> {
         not_cancelled(cancel)?;
         let _scope = self.scope();
         self.upload(q, inputs)?;
@@ -473,9 +505,9 @@ impl Prepared {
         q.finish(deadline).map_err(|e| self.named(e))?;
         not_cancelled(cancel)?;
         self.check_report(q, inputs)?;
-        let out = self.download(q)?;
+        self.download_into(q, out)?;
         self.settled.store(true, Ordering::Release);
-        Ok(out)
+        Ok(())
     }
 
     /// Work that uses the buffers is under way from now on.

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::base::{Cancel, Class, Code, Error, Result};
+use crate::base::{Cancel, Class, Code, Error, HostTensor, Result};
 
 use super::call::Bound;
 use super::gpu::Gpu;
 use super::route::Planned;
-use super::{Care, Computed, Engine, ErrorEvent, Limits, Placement, Runner, Taken, compute};
+use super::{Care, Engine, ErrorEvent, Limits, Made, Placement, Runner, Taken, compute};
 
 impl Engine {
     /// The call on a GPU, again where that may help, each time with fresh copies of the operands; else the last error and what
@@ -18,15 +18,16 @@ impl Engine {
         gpu: &Arc<Gpu>,
         planned: &Planned,
         bound: &Bound<'_>,
+        outputs: &mut [HostTensor],
         cancel: Option<&Cancel>,
-    ) -> Result<Computed, (Error, Taken)> {
+    ) -> Result<Made, (Error, Taken)> {
         let mut attempt = 0;
         loop {
             let mut used = None;
             // The same text will not compile the next time either, and finding that out takes longest.
             let unfit = planned.unfit.get().is_some();
-            let e = match self.once_on_gpu(gpu, planned, bound, cancel, &mut used) {
-                Ok(done) => return Ok(done),
+            let e = match self.once_on_gpu(gpu, planned, (bound, outputs), cancel, &mut used) {
+                Ok(made) => return Ok(made),
                 Err(e) => e,
             };
             // Who forces a device is not served by another one in its place.
@@ -57,16 +58,16 @@ impl Engine {
         &self,
         gpu: &Arc<Gpu>,
         planned: &Planned,
-        bound: &Bound<'_>,
+        (bound, outputs): (&Bound<'_>, &mut [HostTensor]),
         cancel: Option<&Cancel>,
         used: &mut Option<Arc<Runner>>,
-    ) -> Result<Computed> {
+    ) -> Result<Made> {
         if let Some((code, why)) = planned.unfit.get() {
             return Err(Error::new(*code, format!("{why} (earlier; not tried again)")).device(&gpu.info.id));
         }
         let runner = used.insert(gpu.runner()?);
         self.trust(runner, planned)?;
         let limits = Limits { deadline: self.places.common.deadline, cancel };
-        compute(runner, planned.op, bound, None, Care::Plain, limits)
+        compute(runner, planned.op, bound, outputs, None, Care::Plain, limits)
     }
 }

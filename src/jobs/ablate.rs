@@ -274,10 +274,11 @@ impl<'a> Lab<'a> {
         let prepared = runner.prepare(call.op, &call.case, None)?;
         let (mut one, mut two) = (runner.lease()?, runner.lease()?);
         let pins = prepared.pin(one.queue()?, &call.inputs)?;
+        let mut results = prepared.results()?;
         let deadline = Duration::from_secs_f64((4.0 * self.cfg.budget_s).max(30.0));
         self.pairs(
             || prepared.call_pinned(one.queue()?, &pins, deadline),
-            || prepared.call(two.queue()?, &call.inputs, deadline).map(drop),
+            || prepared.call_into(two.queue()?, &call.inputs, &mut results, deadline),
             cancel,
         )
     }

@@ -223,7 +223,7 @@ impl<'a> Station<'a> {
         if !ready.timing_only {
             let want = cpu.outputs()?;
             for d in &mut devices {
-                wrong = wrong.or(gross_error(&ready.case, &d.outputs()?, &want));
+                wrong = wrong.or(gross_error(&ready.case, d.outputs()?, want));
             }
         }
         let kernel = ready.devices.first().map_or_else(String::new, |(_, k)| k.variant.to_string());

@@ -288,6 +288,8 @@ pub struct OpSubject<'a> {
     residency: Residency,
     /// Page-locked copies of the operands, if that is where they are.
     pins: Option<Pins>,
+    /// Where results go: memory that has been there before, as the CPU writes to. Empty until it is needed.
+    results: Vec<HostTensor>,
     lease: Leased<'a>,
     clock: Arc<dyn Clock>,
     deadline: Duration,
@@ -374,6 +376,10 @@ impl<'a> OpSubject<'a> {
             Residency::AlwaysPinned => Some(prepared.pin(q, inputs)?),
             _ => None,
         };
+        let results = match residency {
+            Residency::Resident | Residency::AlwaysPinned => Vec::new(),
+            _ => used.results()?,
+        };
         q.finish(deadline)?;
         Ok(OpSubject {
             prepared,
@@ -382,6 +388,7 @@ impl<'a> OpSubject<'a> {
             inputs,
             residency,
             pins,
+            results,
             lease,
             clock: runner.device().clock(),
             deadline,
@@ -392,13 +399,20 @@ impl<'a> OpSubject<'a> {
 
     /// The outputs of the last call. What works in place has changed its own operand in every call so far, and devices
     /// differ in their number: there it is one more call from the start.
-    pub fn outputs(&mut self) -> Result<Vec<HostTensor>> {
+    pub fn outputs(&mut self) -> Result<&[HostTensor]> {
         let q = self.lease.queue()?;
         let prepared = self.moved.as_ref().unwrap_or(self.prepared);
-        if prepared.in_place() {
-            return prepared.call(q, self.inputs, self.deadline);
+        if self.results.is_empty() {
+            self.results = prepared.results()?;
         }
-        prepared.download(q)
+        // A copy that does not happen must not show what an earlier one left.
+        self.results.iter_mut().for_each(|t| t.bytes_mut().fill(0xFF));
+        if prepared.in_place() {
+            prepared.call_into(q, self.inputs, &mut self.results, self.deadline)?;
+        } else {
+            prepared.download_into(q, &mut self.results)?;
+        }
+        Ok(&self.results)
     }
 }
 
@@ -407,6 +421,7 @@ impl Subject for OpSubject<'_> {
         let (prepared, deadline) = (self.moved.as_ref().unwrap_or(self.prepared), self.deadline);
         let _scope = prepared.scope();
         let q = self.lease.queue()?;
+        let results = &mut self.results;
         let mut go = || -> Result<()> {
             match self.residency {
                 Residency::Resident => {
@@ -417,7 +432,7 @@ impl Subject for OpSubject<'_> {
                 }
                 Residency::Always => {
                     for _ in 0..calls {
-                        prepared.call(q, self.inputs, deadline)?;
+                        prepared.call_into(q, self.inputs, results, deadline)?;
                     }
                     Ok(())
                 }
@@ -441,7 +456,7 @@ impl Subject for OpSubject<'_> {
                             prepared.send(q, Place::Host, |role| role != Role::In)?;
                         }
                         q.finish(deadline)?;
-                        prepared.download(q)?;
+                        prepared.download_into(q, results)?;
                     }
                     Ok(())
                 }
@@ -453,7 +468,7 @@ impl Subject for OpSubject<'_> {
                             prepared.launch(q)?;
                         }
                         q.finish(deadline)?;
-                        prepared.download(q)?;
+                        prepared.download_into(q, results)?;
                     }
                     Ok(())
                 }
@@ -523,7 +538,10 @@ pub fn phases(
         let buffers = operand_bytes.iter().map(|b| device.alloc(*b, MemoryKind::Device)).collect::<Result<Vec<_>>>()?;
         let t1 = clock.now();
         drop(buffers);
-        let (q, pins) = (subject.lease.queue()?, subject.pins.as_ref());
+        let (q, pins, results) = (subject.lease.queue()?, subject.pins.as_ref(), &mut subject.results);
+        if results.is_empty() && pins.is_none() {
+            *results = prepared.results()?;
+        }
         let t2 = clock.now();
         match pins {
             Some(pins) => prepared.upload_pinned(q, pins)?,
@@ -545,9 +563,7 @@ pub fn phases(
                 prepared.download_pinned(q, pins)?;
                 q.finish(deadline)?;
             }
-            None => {
-                prepared.download(q)?;
-            }
+            None => prepared.download_into(q, results)?,
         }
         let t6 = clock.now();
         let (launch, waited) = (t4 - t3, t5 - t4);
@@ -643,6 +659,28 @@ mod tests {
         });
         let s = sample(&mut [&mut a], &StopRule::with_budget(10.0), &cancel).unwrap();
         assert!(!s[0].samples.is_empty() && s[0].samples.len() < 7);
+    }
+
+    /// Calls write their results into the same memory again and again: what is compared must be the last one's.
+    #[test]
+    fn a_copy_that_does_not_happen_shows_no_earlier_result() {
+        use crate::base::{Attrs, DType, Fill};
+        use crate::device::faulty::{Fault, FaultPlan, Faulty, On, Rule, When};
+        let (_, device) = crate::device::sim::open("laptop").unwrap();
+        let rule = Rule { on: On::Read, when: When::From(4), fault: Fault::Skip };
+        let faulty = Arc::new(Faulty::new(device, FaultPlan { text: "planted".into(), rules: vec![rule] }));
+        let runner = Runner::new(Arc::clone(&faulty) as Arc<dyn Device>);
+        let op = crate::op::find("exp").unwrap();
+        let case = op.case(DType::F32, &[2], Attrs::new(), Fill::Uniform).unwrap();
+        let (prepared, inputs) =
+            (runner.prepare(op, &case, None).unwrap(), [HostTensor::from_slice(&[0.0f32; 2], &[2]).unwrap()]);
+        let wait = Duration::from_secs(10);
+        let mut s = OpSubject::new(&runner, &prepared, &inputs, Residency::Always, wait).unwrap();
+        s.run(2).unwrap();
+        assert_eq!(s.outputs().unwrap()[0].to_vec::<f32>().unwrap(), [1.0; 2], "as long as it copies");
+        s.run(1).unwrap();
+        assert!(s.outputs().unwrap()[0].to_vec::<f32>().unwrap().iter().all(|v| v.is_nan()));
+        assert_eq!(faulty.hits(), [2]);
     }
 
     /// axpy in place: three calls leave y + 3x, which no other device's number of calls would match.

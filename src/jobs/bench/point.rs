@@ -359,7 +359,7 @@ impl<'a> Bench<'a> {
         let baseline = live.iter().position(|e| e.runner.device().info().id == cpu_id);
         let cpu_series = baseline.map(|i| series[i].clone());
         let reference = match baseline {
-            Some(i) => Some(owned[i].outputs()?),
+            Some(i) => Some(owned[i].outputs()?.to_vec()),
             None => None,
         };
         for ((entry, series), subject) in live.iter().zip(series).zip(&mut owned) {
