@@ -119,6 +119,8 @@ pub enum Outcome {
         size: u64,
         /// 95 % interval.
         ci: [u64; 2],
+        /// The process that is apart from all others and does not count, if one is.
+        without: Option<usize>,
     },
     /// The winner changes more than once: sizes at which the CPU or, true, the device surely wins.
     NonMonotone(Vec<(u64, bool)>),
@@ -367,6 +369,7 @@ fn around(looks: &[Look], plan: &Plan, snap: &dyn Fn(u64) -> u64, guess: f64, ha
                 size: root.exp().ceil() as u64,
                 // The first whole size from each end on, as `size` is that from the root on.
                 ci: ci.map(|end| end.exp().ceil() as u64),
+                without: table.left_out(processes),
             })
         }
         _ if full && visits < plan.visits => again(2.0),
@@ -505,7 +508,10 @@ mod tests {
             once.sort_unstable();
             once.dedup();
             assert_eq!(once.len(), asked.len(), "no visit twice: {rows} {at}");
-            let Outcome::Crossing { ci: [low, high], .. } = outcome else { panic!("{rows} {at}: {outcome:?}") };
+            let Outcome::Crossing { ci: [low, high], without, .. } = outcome else {
+                panic!("{rows} {at}: {outcome:?}")
+            };
+            assert_eq!(without, None, "all processes count");
             assert!(low as f64 <= at * 1.02 && at <= high as f64 * 1.02, "{rows} {at}: {low} to {high}");
         }
     }
@@ -546,7 +552,8 @@ mod tests {
                 log_ratio(size, process, 40_000.0) - if process == who && size > 36_000 { 0.4 } else { 0.0 }
             };
             let (outcome, asked, _) = follow(&plan(11), &|s| s, &slowed);
-            let Outcome::Crossing { ci: [low, high], .. } = outcome else { panic!("{who}: {outcome:?}") };
+            let Outcome::Crossing { ci: [low, high], without, .. } = outcome else { panic!("{who}: {outcome:?}") };
+            assert_eq!(without, Some(who), "and it says so");
             assert!(low <= 40_500 && 39_500 <= high && !plan(11).wants_more(&outcome), "{who}: {low} to {high}");
             assert!(asked.iter().any(|(_, process, _)| *process == 10), "{who}: the others are asked");
             assert!(asked.iter().all(|(.., visit)| *visit == 0), "{who}: once");
@@ -562,13 +569,14 @@ mod tests {
         let (outcome, asked, _) = follow(&plan(5), &|s| s, &|size, process| log_ratio(size, process, 40_000.0));
         assert!(asked.iter().all(|(_, process, _)| *process < 5));
         assert!(!plan(5).wants_more(&outcome), "narrow: {outcome:?}");
+        let crossing = |ci| Outcome::Crossing { size: 100, ci, without: None };
         for (outcome, wants) in [
             (Outcome::Always, false),
             (Outcome::Never, false),
             (Outcome::NonMonotone(vec![(1, true), (2, false)]), false),
             (Outcome::Inconclusive("noise"), true),
-            (Outcome::Crossing { size: 100, ci: [100, 110] }, false),
-            (Outcome::Crossing { size: 100, ci: [90, 110] }, true),
+            (crossing([100, 110]), false),
+            (crossing([90, 110]), true),
         ] {
             assert_eq!(plan(5).wants_more(&outcome), wants, "{outcome:?}");
         }

@@ -109,6 +109,11 @@ impl Table {
         }
     }
 
+    /// Which of so many processes does not count.
+    pub(super) fn left_out(&self, processes: usize) -> Option<usize> {
+        (0..processes).find(|i| !self.who.contains(i))
+    }
+
     /// Looks in which all of these processes measured.
     fn among(looks: &[&Look], who: Vec<usize>) -> Option<Table> {
         if looks.len() < 2 || who.len() < 2 {

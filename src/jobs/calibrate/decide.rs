@@ -5,6 +5,9 @@ use crate::profile::Verdict;
 
 pub use crate::profile::with_margin;
 
+/// The points hold what all processes measured, so they may differ by more than the interval says.
+const LEFT_OUT: &str = "; one process was apart from all others and does not count";
+
 /// What the points say.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
@@ -42,12 +45,12 @@ pub fn decide(outcome: &Outcome, sizes: &[u64], margin: f64) -> Decision {
             reason: format!("the device wins at all sizes from {range}"),
         },
         Outcome::Never => Decision::none(Verdict::Never, format!("the device wins at no size from {range}")),
-        Outcome::Crossing { size, ci } => Decision {
+        Outcome::Crossing { size, ci, without } => Decision {
             verdict: Verdict::Crossing,
             crossing: Some(*size),
             ci: Some(*ci),
             threshold: Some(with_margin(*size, margin)),
-            reason: format!("the device wins from {size} to {last}"),
+            reason: format!("the device wins from {size} to {last}{}", if without.is_some() { LEFT_OUT } else { "" }),
         },
         Outcome::NonMonotone(sure) => {
             Decision::none(Verdict::NonMonotone, format!("the winner changes more than once: {}", bands(sure)))
@@ -81,11 +84,14 @@ mod tests {
     #[test]
     fn outcomes_become_verdicts() {
         let of = |o| decide(&o, &SIZES, 1.1);
-        let d = of(Outcome::Crossing { size: 500, ci: [450, 560] });
-        assert_eq!(
-            (d.verdict, d.crossing, d.ci, d.threshold),
-            (Verdict::Crossing, Some(500), Some([450, 560]), Some(550))
-        );
+        for (without, said) in [(None, false), (Some(4), true)] {
+            let d = of(Outcome::Crossing { size: 500, ci: [450, 560], without });
+            assert_eq!(
+                (d.verdict, d.crossing, d.ci, d.threshold),
+                (Verdict::Crossing, Some(500), Some([450, 560]), Some(550))
+            );
+            assert_eq!(d.reason.contains("does not count"), said, "{}", d.reason);
+        }
         let d = of(Outcome::Always);
         assert_eq!((d.verdict, d.crossing, d.ci, d.threshold), (Verdict::Always, Some(100), None, Some(100)));
         for (outcome, verdict) in [

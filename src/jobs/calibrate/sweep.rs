@@ -298,8 +298,8 @@ impl Sweep<'_> {
     /// The same in the op's unit.
     fn sized(&self, outcome: Outcome) -> Result<Outcome> {
         Ok(match outcome {
-            Outcome::Crossing { size, ci: [low, high] } => {
-                Outcome::Crossing { size: self.size(size)?, ci: [self.size(low)?, self.size(high)?] }
+            Outcome::Crossing { size, ci: [low, high], without } => {
+                Outcome::Crossing { size: self.size(size)?, ci: [self.size(low)?, self.size(high)?], without }
             }
             Outcome::NonMonotone(sure) => Outcome::NonMonotone(
                 sure.into_iter().map(|(param, gpu)| Ok((self.size(param)?, gpu))).collect::<Result<_>>()?,
@@ -574,7 +574,7 @@ mod tests {
     fn a_winner_that_may_change_near_the_smallest_size_counts_as_a_crossing() {
         let with = |o: Outcome| Swept { outcomes: vec![(Outcome::Always, 3), (o, 3)], ..Swept::default() }.crosses();
         assert!(with(Outcome::Inconclusive(OPEN_BELOW)) && with(Outcome::NonMonotone(Vec::new())));
-        assert!(with(Outcome::Crossing { size: 5, ci: [4, 6] }));
+        assert!(with(Outcome::Crossing { size: 5, ci: [4, 6], without: None }));
         for o in [Outcome::Never, Outcome::Inconclusive(SPENT), Outcome::Inconclusive(OPEN_ABOVE)] {
             assert!(!with(o.clone()), "{o:?}");
         }
