@@ -127,7 +127,8 @@ fn choosing(rule: Rule, sizes: Sizes) -> Result<()> {
     let mut asked = p.entries.iter().enumerate().map(asked).collect::<Result<Vec<Asked>>>()?;
     let (mut batches, mut gpu) = (Vec::new(), 0u64);
     let mut calls = Vec::with_capacity(1000);
-    for round in 0..40 {
+    // Many, or what the machine does once in a while would be one batch in a hundred.
+    for round in 0..400 {
         for i in (1..asked.len()).rev() {
             asked.swap(i, rng.u64(round, i as u64) as usize % (i + 1));
         }
