@@ -565,8 +565,12 @@ fn total(cost: &Cost) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::base::VirtualClock;
     use crate::measure::crossing::OPEN_ABOVE;
+    use crate::op::{self, case};
 
     /// Left to the last, keys of which only the smallest size was open had no curve on a real machine, and the CPU made calls that
     /// took it ten times as long as the device.
@@ -577,6 +581,52 @@ mod tests {
         assert!(with(Outcome::Crossing { size: 5, ci: [4, 6], without: None }));
         for o in [Outcome::Never, Outcome::Inconclusive(SPENT), Outcome::Inconclusive(OPEN_ABOVE)] {
             assert!(!with(o.clone()), "{o:?}");
+        }
+    }
+
+    /// Every element takes so many seconds, on both sides.
+    struct Linear(Arc<VirtualClock>, f64);
+
+    impl Looker for Linear {
+        fn look(&mut self, order: &Order, _: usize, _: &Cancel) -> Result<Option<Timed>> {
+            let call_s = self.1 * case::parse(&order.case)?.dim("n") as f64;
+            let rounds = (order.pairs + BEFORE) as f64;
+            self.0.sleep(Duration::from_secs_f64(2.0 * rounds * call_s));
+            let samples = vec![call_s; order.pairs];
+            let (cpu, devices) = (samples.clone(), vec![samples]);
+            Ok(Some(Timed { cpu, devices, calls: 2 * rounds as u64, kernel: String::new(), wrong: None }))
+        }
+    }
+
+    /// The budget is twice a key's even share, and a verdict takes five looks at the largest size.
+    #[test]
+    fn a_new_size_leaves_time_for_a_verdict() {
+        let (op, clock) = (op::find("exp").unwrap(), Arc::new(VirtualClock::new()));
+        for budget_s in (0..12).map(|i| 0.05 * 1.3f64.powi(i)) {
+            let sweep = Sweep {
+                op,
+                dtype: DType::F32,
+                family: &op.families[0],
+                range: (1024, 1 << 23),
+                device: "sim:none",
+                residencies: &[Residency::Resident],
+                processes: 5,
+                clock: Arc::clone(&clock) as Arc<dyn Clock>,
+                budget_s,
+                seed: 1,
+                cancel: &Cancel::new(),
+            };
+            let mut swept = Swept::default();
+            let mut looker = Linear(Arc::clone(&clock), 1e-9);
+            sweep.begin(&mut looker, &mut swept).unwrap();
+            let largest = *swept.state.grid.last().unwrap();
+            let looks = |size: u64| 5.0 * 2.0 * (LEAST + BEFORE) as f64 * 1e-9 * size as f64;
+            let part = 0.4 * budget_s / 2.0;
+            assert!(looks(largest) <= part, "{budget_s}: {largest}");
+            // A factor of 3 further, and the rounds that warm up count once more, as what making operands takes.
+            let next = crossing::grid(sweep.range).into_iter().find(|size| *size > largest).unwrap();
+            assert!(looks(next) * 1.4 > part, "{budget_s}: {largest}");
+            assert!(swept.cut_short && swept.cut.is_some());
         }
     }
 }
