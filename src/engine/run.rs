@@ -392,7 +392,7 @@ impl Prepared {
         go().map_err(|e| self.named(e))
     }
 
-    /// Memory for the written operands, in order.
+    /// Memory for the written operands, in order, filled with zeros. Errors: `OutOfHostMemory`.
     pub fn results(&self) -> Result<Vec<HostTensor>> {
         self.operands.iter().filter(|o| o.role != Role::In).map(|o| HostTensor::zeros(o.dtype, &o.shape)).collect()
     }

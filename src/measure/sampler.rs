@@ -24,7 +24,7 @@ const REGION_S: f64 = 50e-6;
 pub enum Residency {
     /// On the device: the call is the launch, and the wait for it or a share of one.
     Resident,
-    /// In ordinary host memory: the call copies inputs there, launches, copies outputs back.
+    /// In ordinary host memory: the call copies inputs there, launches, copies outputs back, into memory that was there before.
     Always,
     /// The same in page-locked host memory, where the device's API has it: copies need no detour. On the CPU that is ordinary
     /// memory, for nothing reads it but the processor.
@@ -397,8 +397,8 @@ impl<'a> OpSubject<'a> {
         })
     }
 
-    /// The outputs of the last call. What works in place has changed its own operand in every call so far, and devices
-    /// differ in their number: there it is one more call from the start.
+    /// The outputs of the last call, until the next one. What works in place has changed its own operand in every call so far,
+    /// and devices differ in their number: there it is one more call from the start.
     pub fn outputs(&mut self) -> Result<&[HostTensor]> {
         let q = self.lease.queue()?;
         let prepared = self.moved.as_ref().unwrap_or(self.prepared);
