@@ -21,9 +21,25 @@ const GAMMA: Tolerance = Tolerance::Gamma(|_| 9);
 fn functions_get_their_published_limit() {
     let t = Tolerance::Function("exp");
     assert_eq!(bound(t, Lang::OpenclC, DType::F32).allowed(1.0, 5.0), 3.0 * 2f64.powi(-23));
-    assert_eq!(bound(t, Lang::Wgsl, DType::F32).allowed(1.0, 5.0), 13.0 * 2f64.powi(-23));
+    assert_eq!(bound(t, Lang::Wgsl, DType::F32).allowed(1.0, 5.0), 14.0 * 2f64.powi(-23));
     let c = case(DType::F64, Fill::Uniform);
     assert!(t.bound(&c, Lang::Wgsl, DType::F64).is_none(), "WGSL publishes no f64 exp");
+}
+
+/// Values that an H200 gave, within what is published as it is counted there; one ulp more is not.
+#[test]
+fn limits_are_counted_from_where_their_publishers_count() {
+    let tanh = bound(Tolerance::Function("tanh"), Lang::Cuda, DType::F64);
+    let ulp = 2f64.powi(-53);
+    assert_eq!(tanh.allowed(0.587, 0.6), 1.5 * ulp);
+    assert!(1.53e-16 <= tanh.allowed(0.587_447_943_210_260_7, 0.7) && 1.53e-16 + ulp > tanh.allowed(0.587, 0.7));
+    let log = bound(Tolerance::Function("log"), Lang::Wgsl, DType::F32);
+    let (got, want) = (-0.915_761_83_f32, -0.915_762_015);
+    assert!(ok(&log, f64::from(got), want, 0.4));
+    let next = f64::from(f32::from_bits(got.to_bits() - 1));
+    assert!(next > f64::from(got) && !ok(&log, next, want, 0.4), "{next}");
+    let divide = bound(Tolerance::Function("divide"), Lang::Cuda, DType::F32);
+    assert_eq!(divide.allowed(1.0, 1.0), 0.5 * 2f64.powi(-23));
 }
 
 #[test]
@@ -174,7 +190,7 @@ fn formulas_by_hand() {
     assert!(near(s.allowed(0.5, 6.0), want), "{:e} {want:e}", s.allowed(0.5, 6.0));
     // exp's argument counts up to where exp is 0 or infinite: half the smallest subnormal, 2^-150.
     let w = bound(Tolerance::Function("exp"), Lang::Wgsl, DType::F32);
-    assert!(near(w.allowed(1.0, 1e6), (3.0 + 2.0 * 150.0 * std::f64::consts::LN_2) * EPS));
+    assert!(near(w.allowed(1.0, 1e6), (4.0 + 2.0 * 150.0 * std::f64::consts::LN_2) * EPS));
     let around = bound(Tolerance::Around { function: "exp", extra_ulps: 1.5 }, Lang::OpenclC, DType::F32);
     assert!(near(around.allowed(1.0, 9.0), 3.0 * EPS + (2.5 + 1.5) * EPS));
 }
@@ -182,8 +198,8 @@ fn formulas_by_hand() {
 #[test]
 fn curves_by_hand() {
     let log = bound(Tolerance::Function("log"), Lang::Wgsl, DType::F32);
-    assert!(near(log.allowed(0.5, 2.0), 2f64.powi(-21)) && near(log.allowed(1.5, 2.001), 3.0 * EPS));
-    assert!(near(log.allowed(0.5, 0.5), 2f64.powi(-21)) && near(log.allowed(0.7, 0.499), 3.0 * EPS / 2.0));
+    assert!(near(log.allowed(0.5, 2.0), 2f64.powi(-21)) && near(log.allowed(1.5, 2.001), 4.0 * EPS));
+    assert!(near(log.allowed(0.5, 0.5), 2f64.powi(-21)) && near(log.allowed(0.7, 0.499), 4.0 * EPS / 2.0));
     let tan = bound(Tolerance::Function("tan"), Lang::Wgsl, DType::F32);
     let (d, c) = (2f64.powi(-11), 0.8);
     assert!(near(tan.allowed(0.75, 0.6), d * 1.75 / (c - d) + 5.0 * EPS / 2.0));
