@@ -213,6 +213,19 @@ impl DeviceInfo {
     pub fn has(&self, feature: Feature) -> bool {
         self.features.contains(&feature)
     }
+    /// True if both are one card that two APIs show: they tell one PCI address, or one UUID and no two addresses. What computes on
+    /// the host's processor is no card.
+    pub fn same_card(&self, other: &DeviceInfo) -> bool {
+        let processor = |d: &DeviceInfo| matches!(d.class, DeviceClass::Cpu | DeviceClass::Software);
+        let same = |a: &Option<String>, b: &Option<String>| a.as_ref().zip(b.as_ref()).map(|(a, b)| a == b);
+        if processor(self) || processor(other) {
+            return false;
+        }
+        match same(&self.facts.pci, &other.facts.pci) {
+            Some(same) => same,
+            None => same(&self.facts.uuid, &other.facts.uuid) == Some(true),
+        }
+    }
     /// True for devices that run on the host's processor behind a GPU API.
     pub fn is_software(&self) -> bool {
         self.class == DeviceClass::Software

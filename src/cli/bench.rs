@@ -11,6 +11,7 @@ use crate::engine::KernelCache;
 use crate::jobs::bench::{self, baseline, processes};
 use crate::jobs::ceilings::{self, judge::Ceilings};
 use crate::jobs::workers::Start;
+use crate::measure::REGION_S;
 use crate::measure::compare::{Change, Rule};
 use crate::report;
 
@@ -47,6 +48,7 @@ impl Ctx<'_> {
             variant: a.variant.clone(),
             cpu_variant: a.cpu_variant.clone(),
             budget_s: seconds("--budget", &a.budget)? / a.processes as f64,
+            region_s: REGION_S,
             cache: a.cache.parse()?,
             cases: Vec::new(),
             ceilings,

@@ -14,7 +14,7 @@ use crate::device::probe::Rig;
 use crate::device::sim;
 use crate::engine::{KernelCache, Prepared, Runner, cache};
 use crate::jobs::workers::{self, Start, Worker};
-use crate::measure::{OpSubject, Residency, StopRule, Subject, sample_between};
+use crate::measure::{OpSubject, REGION_S, Residency, StopRule, Subject, sample_between};
 use crate::op::{self, OpDesc, Role, case};
 
 use super::calibrate::gross_error;
@@ -205,6 +205,7 @@ impl<'a> Station<'a> {
             spread: 0.0,
             soft_s: order.budget_s,
             budget_s: order.budget_s,
+            region_s: REGION_S,
         };
         let mut subjects: Vec<&mut dyn Subject> = vec![&mut cpu];
         subjects.extend(devices.iter_mut().map(|d| d as &mut dyn Subject));

@@ -13,6 +13,6 @@ pub mod sampler;
 pub mod stop;
 
 pub use sampler::{
-    Cache, OpSubject, PHASES, Residency, SAMPLE, Series, Subject, Sweep, phases, sample, sample_between,
+    Cache, OpSubject, PHASES, Residency, SAMPLE, Series, Subject, Sweep, kernel_again, phases, sample, sample_between,
 };
-pub use stop::{StopRule, Verdict};
+pub use stop::{REGION_S, StopRule, Verdict};

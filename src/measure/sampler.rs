@@ -7,16 +7,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::base::record::Phases;
 use crate::base::sink::Cancel;
-use crate::base::{Attrs, Backend, Clock, Code, DType, DeviceClass, Error, Fill, HostTensor, Result, os, stats};
+use crate::base::{
+    Attrs, Backend, Clock, Code, DType, DeviceClass, DeviceInfo, Error, Fill, HostTensor, Result, os, stats,
+};
 use crate::device::tap::Tap;
 use crate::device::{DEADLINE, Device, MemoryKind, Place, Queue};
 use crate::engine::{Leased, Pins, Prepared, Runner};
 use crate::op::{Probe, Role, Unit};
 
 use super::stop::{StopRule, Verdict, batch_for};
-
-/// Shortest timed region in seconds: about 2,000 steps of the clock (24 ns here).
-const REGION_S: f64 = 50e-6;
 
 /// Where the operands are when a call begins, and where its result must be when it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -171,6 +170,14 @@ pub trait Subject {
     fn one_call(&self) -> bool {
         false
     }
+    /// The device, if it may be a card that another API shows as well.
+    fn device(&self) -> Option<&DeviceInfo> {
+        None
+    }
+    /// Takes the card back after another API's device has used it, untimed; complete at return.
+    fn take_back(&mut self) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// Samples of one subject.
@@ -191,15 +198,46 @@ impl Series {
     }
 }
 
+/// Which subjects must take their card back before they are timed.
+///
+/// Two APIs have a context each on one card, and the first work after another context's waits for the switch: on an H200 140 us
+/// for CUDA after OpenCL, 200 us for Vulkan, whatever the work. A program that uses one API never pays that, so no sample may.
+struct Taken {
+    /// Of each subject those on the same card by another API.
+    others: Vec<Vec<usize>>,
+    taken: Vec<bool>,
+}
+
+impl Taken {
+    fn of(subjects: &[&mut dyn Subject]) -> Self {
+        let infos: Vec<Option<&DeviceInfo>> = subjects.iter().map(|s| s.device()).collect();
+        let shares = |a: &DeviceInfo, b: &DeviceInfo| a.id != b.id && a.same_card(b);
+        let of = |a: &Option<&DeviceInfo>| {
+            let beside = infos.iter().enumerate().filter(|(_, b)| a.zip(**b).is_some_and(|(a, b)| shares(a, b)));
+            beside.map(|(i, _)| i).collect()
+        };
+        Taken { others: infos.iter().map(of).collect(), taken: vec![false; subjects.len()] }
+    }
+
+    /// Before subject `i` runs: whether it must take the card back.
+    fn begins(&mut self, i: usize) -> bool {
+        for other in &self.others[i] {
+            self.taken[*other] = true;
+        }
+        std::mem::take(&mut self.taken[i])
+    }
+}
+
 /// Samples all subjects interleaved, one sample each per round, in alternating order, until the rule says stop.
 ///
-/// Each subject is warmed up first; the calls per sample are chosen there. An interrupted run returns what it has, if
-/// every subject has at least one sample; otherwise `Cancelled`.
+/// Each subject is warmed up first; the calls per sample are chosen there. One whose card another API's device has used since
+/// takes it back before its sample, untimed. An interrupted run returns what it has, if every subject has at least one sample;
+/// otherwise `Cancelled`.
 pub fn sample(subjects: &mut [&mut dyn Subject], rule: &StopRule, cancel: &Cancel) -> Result<Vec<Series>> {
     sample_between(subjects, rule, cancel, &mut || ())
 }
 
-/// The same with something that happens after each sample, outside of what is timed.
+/// The same with something that happens after each sample, and after a card was taken back, outside of what is timed.
 pub fn sample_between(
     subjects: &mut [&mut dyn Subject],
     rule: &StopRule,
@@ -209,8 +247,10 @@ pub fn sample_between(
     let Some(clock) = subjects.first().map(|s| s.clock()) else { return Ok(Vec::new()) };
     let begin = clock.now();
     let mut series = vec![Series::default(); subjects.len()];
-    for (s, out) in subjects.iter_mut().zip(&mut series) {
-        (out.batch, out.calls) = warm_up(*s, rule.budget_s)?;
+    let mut cards = Taken::of(subjects);
+    for (i, (s, out)) in subjects.iter_mut().zip(&mut series).enumerate() {
+        cards.begins(i);
+        (out.batch, out.calls) = warm_up(*s, rule)?;
         if cancel.raised() {
             return Err(Error::new(Code::Cancelled, "interrupted before the first sample"));
         }
@@ -223,6 +263,10 @@ pub fn sample_between(
             let i = if forward { i } else { subjects.len() - 1 - i };
             let batch = series[i].batch;
             let calls = batch * subjects[i].share();
+            if cards.begins(i) {
+                subjects[i].take_back()?;
+                between();
+            }
             let seconds = time(subjects[i], batch, SAMPLE)?;
             series[i].samples.push(seconds / calls as f64);
             series[i].calls += calls;
@@ -252,12 +296,12 @@ fn time(s: &mut dyn Subject, calls: u64, remark: &'static str) -> Result<f64> {
 
 /// Runs until a call is no longer faster than the one before, at most five times or a tenth of the budget; then sizes
 /// the batch. Gives it and the number of calls.
-fn warm_up(s: &mut dyn Subject, budget_s: f64) -> Result<(u64, u64)> {
+fn warm_up(s: &mut dyn Subject, rule: &StopRule) -> Result<(u64, u64)> {
     let mut best = time(s, 1, WARM_UP)?;
     let mut spent = best;
     let mut calls = 1;
     for _ in 0..4 {
-        if spent > budget_s / 10.0 {
+        if spent > rule.budget_s / 10.0 {
             break;
         }
         let t = time(s, 1, WARM_UP)?;
@@ -269,11 +313,11 @@ fn warm_up(s: &mut dyn Subject, budget_s: f64) -> Result<(u64, u64)> {
         }
         best = t;
     }
-    let batch = if s.one_call() { 1 } else { batch_for(best, REGION_S) };
+    let batch = if s.one_call() { 1 } else { batch_for(best, rule.region_s) };
     if batch > 1 {
         // One batch more settles caches and the estimate of a very short call.
         let per_call = time(s, batch, WARM_UP)? / batch as f64;
-        return Ok((batch_for(per_call, REGION_S), calls + batch));
+        return Ok((batch_for(per_call, rule.region_s), calls + batch));
     }
     Ok((batch, calls))
 }
@@ -509,6 +553,19 @@ impl Subject for OpSubject<'_> {
     fn one_call(&self) -> bool {
         self.single || self.sweep.is_some() || self.moved.is_some()
     }
+    fn device(&self) -> Option<&DeviceInfo> {
+        Some(self.device.info())
+    }
+    /// By one launch: a write may be the host's affair, and waits for nobody.
+    fn take_back(&mut self) -> Result<()> {
+        let prepared = self.moved.as_ref().unwrap_or(self.prepared);
+        let q = self.lease.queue()?;
+        let result = prepared.launch(q).and_then(|()| q.finish(self.deadline));
+        if result.is_err() {
+            self.lease.discard();
+        }
+        result
+    }
 }
 
 /// Medians of the phases of a call with operands in host memory, from up to `repeats` calls or `budget_s` seconds.
@@ -589,6 +646,30 @@ pub fn phases(
     })
 }
 
+/// Median seconds of the kernel itself in calls that follow each other with their operands where they are, as in samples, by the
+/// device's own clock; `None` where it has none. Errors: those of a call.
+pub fn kernel_again(subject: &mut OpSubject<'_>, repeats: usize) -> Result<Option<f64>> {
+    let deadline = subject.deadline;
+    let prepared = subject.moved.as_ref().unwrap_or(subject.prepared);
+    let q = subject.lease.queue()?;
+    let mut all = Vec::new();
+    // The first one finds whatever was left.
+    for i in 0..=repeats {
+        let from = q.mark()?;
+        prepared.launch(q)?;
+        let to = q.mark()?;
+        if q.wait(to, deadline)? == crate::device::Waited::Timeout {
+            return Err(Error::new(Code::LaunchTimeout, format!("not finished within {} s", deadline.as_secs())));
+        }
+        match q.span(from, to)?.device {
+            Some(seconds) if i > 0 => all.push(seconds),
+            Some(_) => {}
+            None => return Ok(None),
+        }
+    }
+    Ok(Some(stats::median(&all)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -634,6 +715,77 @@ mod tests {
         assert_eq!(s[0].samples.len(), rule.min_samples);
         let log: String = a.log.lock().unwrap().iter().collect();
         assert!(log.ends_with("abbaabbaabbaab"), "{log}");
+    }
+
+    /// A card on which the first work after another context's takes 140 us more.
+    struct OnCard {
+        clock: Arc<VirtualClock>,
+        context: Arc<std::sync::Mutex<String>>,
+        info: DeviceInfo,
+    }
+
+    impl OnCard {
+        fn new(clock: &Arc<VirtualClock>, context: &Arc<std::sync::Mutex<String>>, id: &str, pci: &str) -> Self {
+            let mut info = DeviceInfo { id: id.into(), ..DeviceInfo::ordinary_gpu() };
+            info.facts.pci = Some(pci.into());
+            OnCard { clock: clock.clone(), context: context.clone(), info }
+        }
+    }
+
+    impl Subject for OnCard {
+        fn run(&mut self, calls: u64) -> Result<()> {
+            let mut context = self.context.lock().unwrap();
+            if *context != self.info.id {
+                self.clock.advance(140e-6);
+                context.clone_from(&self.info.id);
+            }
+            self.clock.advance(1e-5 * calls as f64);
+            Ok(())
+        }
+        fn clock(&self) -> Arc<dyn Clock> {
+            self.clock.clone()
+        }
+        fn device(&self) -> Option<&DeviceInfo> {
+            Some(&self.info)
+        }
+        fn take_back(&mut self) -> Result<()> {
+            self.run(1)
+        }
+    }
+
+    #[test]
+    fn no_sample_waits_for_another_apis_context_on_its_card() {
+        let (clock, context) = (Arc::new(VirtualClock::new()), Arc::default());
+        let on = |id: &str| OnCard::new(&clock, &context, id, "0000:00:06.0");
+        let (mut cuda, mut opencl, mut wgpu) = (on("cuda:0"), on("opencl:0"), on("wgpu:0"));
+        let mut cpu = scripted(&clock, 'c', 1e-4);
+        let subjects: &mut [&mut dyn Subject] = &mut [&mut cpu, &mut cuda, &mut opencl, &mut wgpu];
+        let mut pauses = 0;
+        let series =
+            sample_between(subjects, &StopRule::with_budget(10.0), &Cancel::new(), &mut || pauses += 1).unwrap();
+        for s in &series[1..] {
+            assert!(s.samples.iter().all(|t| (t / 1e-5 - 1.0).abs() < 1e-6), "{:?}", s.samples);
+        }
+        let samples: usize = series.iter().map(|s| s.samples.len()).sum();
+        assert!(
+            pauses > samples,
+            "{pauses} pauses, {samples} samples: one after each time that the card was taken back too"
+        );
+    }
+
+    #[test]
+    fn who_has_a_card_alone_has_nothing_to_take_back() {
+        let (clock, context) = (Arc::new(VirtualClock::new()), Arc::default());
+        let mut one = OnCard::new(&clock, &context, "cuda:0", "0000:00:06.0");
+        // Operands elsewhere, the same context.
+        let mut again = OnCard::new(&clock, &context, "cuda:0", "0000:00:06.0");
+        let other_card = Arc::default();
+        let mut other = OnCard::new(&clock, &other_card, "cuda:1", "0000:00:07.0");
+        let subjects: &mut [&mut dyn Subject] = &mut [&mut one, &mut again, &mut other];
+        let mut pauses = 0;
+        let series =
+            sample_between(subjects, &StopRule::with_budget(10.0), &Cancel::new(), &mut || pauses += 1).unwrap();
+        assert_eq!(pauses, series.iter().map(|s| s.samples.len()).sum::<usize>());
     }
 
     #[test]

@@ -154,6 +154,7 @@ pub(crate) fn config(ops: &[&str], size: u64, residency: Residency) -> BenchConf
         variant: None,
         cpu_variant: None,
         budget_s: 0.5,
+        region_s: gpuctl::measure::REGION_S,
         cache: Cache::Hot,
         cases: Vec::new(),
         ceilings: Ceilings::default(),

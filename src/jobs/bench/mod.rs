@@ -42,6 +42,8 @@ pub struct BenchConfig {
     pub cpu_variant: Option<String>,
     /// Seconds per point, for each device.
     pub budget_s: f64,
+    /// Shortest timed region in seconds: resident calls that are shorter share a wait.
+    pub region_s: f64,
     /// What caches hold when a call begins.
     pub cache: Cache,
     /// These cases before those of `ops` over sizes and dtypes; true: one call per sample, each with its own wait.
@@ -171,6 +173,7 @@ mod tests {
     use crate::base::Env;
     use crate::device::cpu::Pin;
     use crate::device::probe::{CpuConfig, Select, open};
+    use crate::measure::REGION_S;
     use crate::op::find;
 
     fn config(op: &str) -> BenchConfig {
@@ -184,6 +187,7 @@ mod tests {
             variant: None,
             cpu_variant: None,
             budget_s: 0.2,
+            region_s: REGION_S,
             cache: Cache::Hot,
             cases: Vec::new(),
             ceilings: Ceilings::default(),

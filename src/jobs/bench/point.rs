@@ -19,7 +19,9 @@ use crate::jobs::ceilings::judge;
 use crate::jobs::clocks::{self, Clocks};
 use crate::jobs::gross;
 use crate::measure::reference::Reference;
-use crate::measure::{Cache, OpSubject, Residency, Series, StopRule, Subject, Sweep, phases, sample_between, stop};
+use crate::measure::{
+    Cache, OpSubject, Residency, Series, StopRule, Subject, Sweep, kernel_again, phases, sample_between, stop,
+};
 use crate::op::{OpDesc, case};
 
 use super::{BenchConfig, judged};
@@ -349,7 +351,8 @@ impl<'a> Bench<'a> {
             });
         }
         let mut subjects: Vec<&mut dyn Subject> = owned.iter_mut().map(|s| s as &mut dyn Subject).collect();
-        let rule = StopRule::with_budget(self.cfg.budget_s * live.len().max(1) as f64);
+        let budget_s = self.cfg.budget_s * live.len().max(1) as f64;
+        let rule = StopRule { region_s: self.cfg.region_s, ..StopRule::with_budget(budget_s) };
         let mut between = || {
             let infos = self.devices.iter().map(|r| r.device().info());
             self.meanwhile.borrow_mut().extend(self.clocks.borrow_mut().between(infos));
@@ -396,17 +399,23 @@ impl<'a> Bench<'a> {
             }
             if let (Some(kernel), Some(median)) = (row.phases_s.kernel, row.median_s)
                 && point.residency == Residency::Resident
-                && kernel > 2.0 * median
                 && row.subject.status == Status::Ok
-                && kernel > 1e-4
+                && beyond(kernel, median)
             {
-                // A call cannot be shorter than its kernel: the wait or the device's clock is wrong.
-                row.subject.status = Status::Suspect;
-                row.subject.reason = format!(
-                    "the kernel's own time {} exceeds the whole call {}",
-                    crate::base::units::seconds(kernel),
-                    crate::base::units::seconds(median)
-                );
+                // The phases' kernel comes after a copy of its operands: caches and pages are not what they are in a sample.
+                match kernel_again(subject, 9) {
+                    Ok(Some(again)) if beyond(again, median) => {
+                        // A call cannot be shorter than its kernel: the wait or the device's clock is wrong.
+                        row.subject.status = Status::Suspect;
+                        row.subject.reason = format!(
+                            "the kernel's own time {} exceeds the whole call {}",
+                            crate::base::units::seconds(again),
+                            crate::base::units::seconds(median)
+                        );
+                    }
+                    Ok(_) => {}
+                    Err(e) => row = refused(row, &e),
+                }
             }
             let cpu_samples = beside.map_or_else(Vec::new, |s| s.samples.clone());
             rows.push(Measured { row, samples: series.samples, cpu_samples, drift: None });
@@ -414,7 +423,8 @@ impl<'a> Bench<'a> {
         Ok((rows, known))
     }
 
-    /// Seconds of the second of two calls: the first one compiles and warms up.
+    /// Seconds of the second of two calls: the first one compiles and warms up. Where the second would be too long for the budget it
+    /// is the faster of two: cuBLAS's second product has taken 0.13 s on an H200, the third 20 us.
     fn try_alone(&self, point: &Point, entry: &Entry<'_>, inputs: &[HostTensor], deadline: Duration) -> Result<f64> {
         let Some(prepared) = &entry.prepared else { return Err(Error::new(Code::Internal, "not prepared")) };
         let mut subject = OpSubject::new(entry.runner, prepared, inputs, point.residency, deadline)?;
@@ -426,9 +436,13 @@ impl<'a> Bench<'a> {
         if first > self.cfg.budget_s {
             return Ok(first);
         }
-        let start = clock.now();
-        subject.run(1)?;
-        Ok(clock.now() - start)
+        let mut once = || -> Result<f64> {
+            let start = clock.now();
+            subject.run(1)?;
+            Ok(clock.now() - start)
+        };
+        let second = once()?;
+        if second * 2.0 > self.cfg.budget_s { Ok(second.min(once()?)) } else { Ok(second) }
     }
 
     fn fill(&self, point: &Point, entry: &Entry<'_>, row: &mut BenchRecord, series: &Series, cpu: Option<&Series>) {
@@ -456,7 +470,9 @@ impl<'a> Bench<'a> {
         if let Some(p) = &entry.prepared {
             let info = entry.runner.device().info();
             let under = p.groups() > 0 && p.groups() < u64::from(info.compute_units);
-            if under && crate::kernel::is_text_backend(info.backend) {
+            // A library divides its work as it likes, and tells nobody.
+            let library = point.op.kernels.iter().any(|k| k.variant == p.variant && k.needs.library.is_some());
+            if under && !library && crate::kernel::is_text_backend(info.backend) {
                 row.subject.flags.push("under-filled".into());
             }
         }
@@ -465,6 +481,11 @@ impl<'a> Bench<'a> {
             row.subject.flags.push(format!("release-errors: {}", errors.len()));
         }
     }
+}
+
+/// Whether a kernel takes longer than the call that it is a part of, by more than clocks and chance allow.
+fn beyond(kernel_s: f64, call_s: f64) -> bool {
+    kernel_s > 2.0 * call_s && kernel_s > 1e-4
 }
 
 fn refused(mut row: BenchRecord, e: &Error) -> BenchRecord {

@@ -16,7 +16,7 @@ mod tests {
     use crate::engine::KernelCache;
     use crate::jobs::ceilings::judge::Ceilings;
     use crate::kernel::Isa;
-    use crate::measure::{Cache, Residency};
+    use crate::measure::{Cache, REGION_S, Residency};
     use crate::op::find;
 
     use crate::jobs::bench::BenchConfig;
@@ -51,6 +51,7 @@ mod tests {
             variant: None,
             cpu_variant: None,
             budget_s: 0.2,
+            region_s: REGION_S,
             cache: Cache::Hot,
             cases: Vec::new(),
             ceilings: Ceilings::default(),

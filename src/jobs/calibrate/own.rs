@@ -7,7 +7,7 @@ use crate::base::record::CalibratePoint;
 use crate::base::sink::Cancel;
 use crate::base::{Clock, Code, DType, Error, Result, stats, units};
 use crate::measure::crossing::{self, Look, Outcome, Plan, Step};
-use crate::measure::{StopRule, Subject, processes, sample};
+use crate::measure::{REGION_S, StopRule, Subject, processes, sample};
 use crate::profile::{self, BY_CALLER, CPU_AUTO, Call, Entry, ProfileDevice, UNITS, Verdict};
 
 use super::decide;
@@ -174,7 +174,14 @@ impl Measuring<'_, '_> {
         }
         let pairs =
             if expected > 0.0 { ((POINT * self.own.budget_s / expected) as usize).clamp(LEAST, PAIRS) } else { PAIRS };
-        let rule = StopRule { min_samples: pairs, max_samples: pairs, spread: 0.0, soft_s: left, budget_s: left };
+        let rule = StopRule {
+            min_samples: pairs,
+            max_samples: pairs,
+            spread: 0.0,
+            soft_s: left,
+            budget_s: left,
+            region_s: REGION_S,
+        };
         let mut cpu = Side { call: &mut *self.cpu, size, clock: Arc::clone(clock) };
         let mut gpu = Side { call: &mut *self.gpu, size, clock: Arc::clone(clock) };
         let series = sample(&mut [&mut cpu, &mut gpu], &rule, self.cancel)?;
