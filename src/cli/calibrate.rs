@@ -1,10 +1,12 @@
 //! `calibrate`: a profile on stdout, thresholds on stderr.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::base::regret::RegretRecord;
 use crate::base::sink::Cancel;
-use crate::base::{Code, DType, Env, Error, Record, Result};
+use crate::base::{Absence, Code, DType, Env, Error, Record, Result};
+use crate::device::Device;
 use crate::device::cpu::Pin;
 use crate::device::probe::{Rig, Select};
 use crate::device::telemetry::Telemetry;
@@ -77,6 +79,26 @@ fn recorded(path: &str) -> Result<Workload> {
     Workload::parse(&std::fs::read_to_string(path).map_err(failed)?)
 }
 
+/// Keeps of each card the device of the API that comes first, CUDA's before others: the budget is then spent on one. What is left
+/// out is among the absent, with the reason.
+fn one_api_per_card(rig: &mut Rig) {
+    let mut kept: Vec<Arc<dyn Device>> = Vec::new();
+    for device in std::mem::take(&mut rig.devices) {
+        let info = device.info();
+        let Some(first) = kept.iter().map(|k| k.info()).find(|k| k.same_card(info) && k.backend != info.backend) else {
+            kept.push(device);
+            continue;
+        };
+        rig.absent.push(Absence {
+            backend: info.backend,
+            what: info.id.clone(),
+            reason: format!("the same card as {}, which has the whole budget", first.id),
+            next: format!("--device {},{} or --full calibrates both", first.id, info.id),
+        });
+    }
+    rig.devices = kept;
+}
+
 impl Ctx<'_> {
     fn calibrate_rig(&self, a: &args::Calibrate, threads: Option<usize>, pin: Pin) -> Result<Rig> {
         let select = match (&a.common.device, a.allow_software) {
@@ -84,7 +106,11 @@ impl Ctx<'_> {
             (None, true) => Select::All,
             (None, false) => Select::Default,
         };
-        self.rig_of(&select, threads, pin)
+        let mut rig = self.rig_of(&select, threads, pin)?;
+        if select == Select::Default && !a.full {
+            one_api_per_card(&mut rig);
+        }
+        Ok(rig)
     }
 
     /// Times what is ordered, for [`Ctx::calibrate`] and [`Ctx::judge`] in another process.
