@@ -8,6 +8,8 @@ pub mod baseline;
 mod point;
 pub mod processes;
 #[cfg(all(test, unix))]
+mod suspect_tests;
+#[cfg(all(test, unix))]
 mod window_tests;
 
 use crate::base::record::{Analysis, BenchRecord, KernelsRecord, Record, Status};
