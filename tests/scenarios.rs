@@ -274,6 +274,7 @@ fn references_of_special_data_are_right_with_wgpu() {
         open,
         seconds: 600.0,
         threads: 1,
+        sharing: 1,
         seed: 1,
         start: Instant::now(),
         kernels: KernelCache::off(),

@@ -4,12 +4,15 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::{Arc, Barrier, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use gpuctl::base::facts::Facts;
 use gpuctl::base::record::{Speed, StressSample};
 use gpuctl::base::sink::Collect;
-use gpuctl::base::{Cancel, Code, DeviceInfo, Result};
+use gpuctl::base::{Cancel, Code, DeviceClass, DeviceInfo, Env, Result};
 use gpuctl::device::LedgerState;
+use gpuctl::device::cpu::Pin;
+use gpuctl::device::probe::{CpuConfig, Select, open_apart};
 use gpuctl::jobs::stress::scenario::Counts;
 use gpuctl::jobs::stress::{Child, Exit, Line, Spawn, StressConfig, StressSummary, Task, Verdict, run};
 
@@ -209,4 +212,130 @@ fn a_hot_card_gets_a_pause() {
     let e = run(&cpu, &Threads, &mut Collect::default(), &Cancel::new()).unwrap_err();
     assert_eq!(e.code(), Code::FeatureUnsupported);
     assert!(e.to_string().contains("the host's processor is no card"), "{e}");
+}
+
+/// A phase: its device, its scenario, when it began, and when it ended.
+type Span = (String, String, Instant, Option<Instant>);
+
+/// Workers on three simulated devices, of which the first two are one card. The first of them and the one on a card of its own are
+/// such that `oom` fills their card.
+#[derive(Default)]
+struct OneCard(Arc<Mutex<Vec<Span>>>);
+
+struct Timed {
+    child: Box<dyn Child>,
+    spans: Arc<Mutex<Vec<Span>>>,
+    at: usize,
+}
+
+const SIMULATED: &str = "sim:textbook:0,sim:textbook:1,sim:textbook:2";
+
+fn posed() -> Vec<DeviceInfo> {
+    let cpu = CpuConfig { threads: 1, pin: Pin::Free };
+    let rig = open_apart(&Select::parse(SIMULATED).unwrap(), &Env::default(), cpu).unwrap();
+    let of = |device: &DeviceInfo, class, pci: &str| DeviceInfo {
+        class,
+        unified_memory: false,
+        facts: Facts { pci: Some(pci.into()), ..Facts::default() },
+        ..device.clone()
+    };
+    let [a, b, c] = [0, 1, 2].map(|at| rig.devices[at].info());
+    vec![
+        of(a, DeviceClass::Discrete, "0000:3b:00.0"),
+        of(b, DeviceClass::Virtual, "0000:3b:00.0"),
+        of(c, DeviceClass::Discrete, "0000:5e:00.0"),
+    ]
+}
+
+impl Spawn for OneCard {
+    fn spawn(&self, task: &str) -> Result<Box<dyn Child>> {
+        let read: Task = serde_json::from_str(task).unwrap();
+        let Some(phase) = read.phase else {
+            let (reader, mut writer) = std::io::pipe().unwrap();
+            let line = Line::Devices { devices: posed(), absent: Vec::new() };
+            writeln!(writer, "{}", serde_json::to_string(&line).unwrap()).unwrap();
+            let exit = Some(Exit { code: Some(0), signal: None });
+            return Ok(Box::new(ScriptChild { output: Some(reader), open: None, exit }));
+        };
+        let mut spans = self.0.lock().unwrap();
+        spans.push((read.device.unwrap(), phase.scenario, Instant::now(), None));
+        let at = spans.len() - 1;
+        Ok(Box::new(Timed { child: Threads.spawn(task)?, spans: Arc::clone(&self.0), at }))
+    }
+}
+
+impl Child for Timed {
+    fn output(&mut self) -> Option<Box<dyn std::io::BufRead + Send>> {
+        self.child.output()
+    }
+    fn stop(&mut self) {
+        self.child.stop();
+    }
+    fn kill(&mut self) {
+        self.child.kill();
+    }
+    fn ended(&mut self) -> Option<Exit> {
+        self.child.ended()
+    }
+    fn errors(&self) -> String {
+        self.child.errors()
+    }
+}
+
+impl Drop for Timed {
+    fn drop(&mut self) {
+        self.spans.lock().unwrap()[self.at].3 = Some(Instant::now());
+    }
+}
+
+/// Runs two scenarios on these devices; gives what each device did and when.
+fn one_card(cfg: &StressConfig) -> (StressSummary, Vec<Span>) {
+    let (spawn, tree) = (OneCard::default(), tempfile::tempdir().unwrap());
+    let cfg = StressConfig { tree: Some(tree.path().into()), device: Some(SIMULATED.into()), ..cfg.clone() };
+    let summary = run(&cfg, &spawn, &mut Collect::default(), &Cancel::new()).unwrap();
+    let spans = spawn.0.lock().unwrap().clone();
+    (summary, spans)
+}
+
+fn meet(a: &Span, b: &Span) -> bool {
+    a.2 < b.3.unwrap() && b.2 < a.3.unwrap()
+}
+
+/// One interface of a card fills its memory: others had failed operations on a sound card meanwhile. It is alone there now, other
+/// cards work on, and all of it ends in the time that was asked for.
+#[test]
+fn who_fills_a_card_is_alone_on_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = dir.path().join("run.jsonl");
+    let cfg = StressConfig { journal: Some(journal.clone()), ..config(&["oom", "alloc-cycle"], 9.0) };
+    let check = |summary: &StressSummary, spans: &[Span]| {
+        let planned: Vec<f64> = summary.by_device.iter().map(|d| d.planned_seconds).collect();
+        assert_eq!(planned, [9.0, 6.0, 9.0], "{summary:?}");
+        assert_eq!((summary.verdict, summary.exit_code), (Verdict::Pass, 0), "{}", summary.line());
+        assert_eq!(
+            summary.remarks.iter().filter(|r| r.contains("fills the card's memory alone")).collect::<Vec<_>>(),
+            ["sim:textbook:1: planned for 3.00 s less: sim:textbook:0 fills the card's memory alone (oom)"]
+        );
+        let of = |device: usize| spans.iter().filter(move |s| s.0.ends_with(&format!(":{device}")));
+        let filling = of(0).find(|s| s.1 == "oom").unwrap();
+        assert!(of(1).all(|s| !meet(filling, s)), "{spans:?}");
+        assert!(of(2).any(|s| meet(filling, s)), "{spans:?}");
+    };
+    let (summary, spans) = one_card(&cfg);
+    check(&summary, &spans);
+    let names = |device: &str| -> Vec<&str> {
+        summary.records.iter().filter(|r| r.device == device).map(|r| r.scenario.as_str()).collect()
+    };
+    assert_eq!([names("sim:textbook:0"), names("sim:textbook:1")], [["alloc-cycle", "oom"], ["oom", "alloc-cycle"]]);
+
+    // Cut off: what is left is done by the same plan, again one after the other.
+    let text = std::fs::read_to_string(&journal).unwrap();
+    let lost = |l: &&str| l.contains(r#""scenario":"oom""#) || l.contains(r#""scenario": "oom""#);
+    let kept: Vec<&str> = text.lines().filter(|l| !lost(l)).collect();
+    let (end, kept) = kept.split_last().unwrap();
+    assert!(end.contains("pass (2 of") && kept.len() == 5, "{kept:?}");
+    std::fs::write(&journal, kept.join("\n") + "\n").unwrap();
+    let (summary, spans) = one_card(&StressConfig { resume: Some(journal), ..StressConfig::default() });
+    assert_eq!(spans.iter().map(|s| s.1.as_str()).collect::<Vec<_>>(), ["oom"; 3]);
+    check(&summary, &spans);
 }

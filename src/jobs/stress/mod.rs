@@ -3,6 +3,7 @@
 //! The parent ([`run`]) never touches a driver: it starts workers ([`worker()`]), one per scenario and device, bounds
 //! every wait, replaces workers that die or hang, and keeps a journal. Verdicts are pure functions ([`verdict`]).
 
+mod cards;
 pub mod clocks;
 mod drift;
 mod faults;

@@ -1,7 +1,7 @@
 //! What fits into the time: scenarios by importance, each with at least its floor. Pure.
 
 use super::scenario::Scenario;
-use crate::base::units;
+use crate::base::{DeviceInfo, units};
 
 /// A scenario and the seconds of its phase.
 #[derive(Clone, Copy, Debug)]
@@ -37,19 +37,68 @@ pub fn plan(rows: &[&'static Scenario], asked: bool, seconds: f64) -> Plan {
             left_out.push(row);
         }
     }
-    let names: Vec<_> = left_out.iter().map(|s| s.name).collect();
-    let left_out = match names.len() {
-        0 => Vec::new(),
-        n => vec![format!(
-            "{} ({n} of {} scenarios): {} has no room for their floors",
-            names.join(", "),
-            rows.len(),
-            units::seconds(seconds)
-        )],
-    };
+    let left_out = no_room(&left_out, rows.len(), seconds);
     let shares = shares(&taken.iter().map(|s| s.least_seconds).collect::<Vec<_>>(), seconds);
     let phases = taken.into_iter().zip(shares).map(|(scenario, seconds)| Planned { scenario, seconds }).collect();
     Plan { phases, left_out }
+}
+
+/// What has no place in so many seconds, in words.
+fn no_room(left_out: &[&Scenario], of: usize, seconds: f64) -> Vec<String> {
+    let names: Vec<_> = left_out.iter().map(|s| s.name).collect();
+    match names.len() {
+        0 => Vec::new(),
+        n => vec![format!(
+            "{} ({n} of {of} scenarios): {} has no room for their floors",
+            names.join(", "),
+            units::seconds(seconds)
+        )],
+    }
+}
+
+/// The plans of devices that are one card. A phase that fills the card's memory ([`Scenario::fills`]) has the card alone: it comes
+/// last, when the others are done, and what each device does before is planned for what is left of the time, so that all of
+/// them end together. A filling phase gets what an equal part would be in the plan of a device that waits for all of them.
+///
+/// Unless it was asked for by name, a scenario fills nothing where its floors leave no room for those of more important ones.
+pub fn on_card(rows: &[&'static Scenario], asked: bool, seconds: f64, devices: &[&DeviceInfo]) -> Vec<Plan> {
+    let alone = plan(rows, asked, seconds);
+    let fillers = |row: &Scenario| devices.iter().filter(|d| (row.fills)(d)).count();
+    if devices.len() < 2 || !rows.iter().any(|row| fillers(row) > 0) {
+        return vec![alone; devices.len()];
+    }
+    // Each filling phase: its row among all, and its floor.
+    let mut filling: Vec<(&'static Scenario, f64)> = Vec::new();
+    let (mut before, mut least) = (0.0, 0.0);
+    for row in alone.phases.iter().map(|p| p.scenario) {
+        let all = fillers(row) as f64 * row.least_seconds;
+        if all > 0.0 && (asked || before + least + all <= seconds) {
+            least += all;
+            filling.extend(std::iter::repeat_n((row, row.least_seconds), fillers(row)));
+        }
+        before += row.least_seconds;
+    }
+    let floors = alone.phases.iter().map(|p| p.scenario.least_seconds).chain(filling.iter().map(|f| f.1));
+    let floors: Vec<f64> = floors.collect();
+    if asked || floors.iter().sum::<f64>() <= seconds {
+        let shares = shares(&floors, seconds);
+        filling.iter_mut().zip(&shares[alone.phases.len()..]).for_each(|(f, share)| f.1 = *share);
+    }
+    let rest = seconds - filling.iter().map(|f| f.1).sum::<f64>();
+    let of = |device: &&DeviceInfo| {
+        let (own, ordinary): (Vec<&'static Scenario>, Vec<_>) = rows.iter().partition(|row| (row.fills)(device));
+        let mut phases = plan(&ordinary, asked, rest).phases;
+        for row in own {
+            let seconds = filling.iter().find(|f| f.0.name == row.name).map(|f| f.1);
+            phases.extend(seconds.map(|seconds| Planned { scenario: row, seconds }));
+        }
+        let missing = |row: &&&'static Scenario| !phases.iter().any(|p| p.scenario.name == row.name);
+        let missing: Vec<&Scenario> = rows.iter().filter(missing).copied().collect();
+        let left_out = no_room(&missing, rows.len(), phases.iter().map(|p| p.seconds).sum());
+        let left_out = left_out.into_iter().map(|what| format!("on {}: {what}", device.id)).collect();
+        Plan { phases, left_out }
+    };
+    devices.iter().map(of).collect()
 }
 
 /// Divides `total` evenly, but gives nobody less than the floor; where the floors do not fit together, evenly alone.
@@ -82,9 +131,93 @@ mod tests {
     use super::*;
 
     const fn row(name: &'static str, least_seconds: f64) -> Scenario {
-        Scenario { name, doc: "", least_seconds, floor: |_, _| 1, lanes: |_| 1, run: |_| Ok(()) }
+        Scenario { name, doc: "", least_seconds, floor: |_, _| 1, lanes: |_| 1, fills: |_| false, run: |_| Ok(()) }
     }
     static ROWS: [Scenario; 4] = [row("first", 2.0), row("long", 10.0), row("third", 2.0), row("last", 1.0)];
+
+    /// Rows of which `name` fills the memory of devices that are called `cuda`.
+    fn filled(name: &str) -> Vec<&'static Scenario> {
+        let fills = |d: &DeviceInfo| d.id.starts_with("cuda");
+        let of = |r: &Scenario| Scenario {
+            fills: if r.name == name { fills } else { |_| false },
+            ..row(r.name, r.least_seconds)
+        };
+        ROWS.iter().map(|r| &*Box::leak(Box::new(of(r)))).collect()
+    }
+
+    fn devices(ids: &[&str]) -> Vec<DeviceInfo> {
+        ids.iter().map(|id| DeviceInfo { id: id.to_string(), ..DeviceInfo::ordinary_gpu() }).collect()
+    }
+
+    type Shown = Vec<(&'static str, f64)>;
+
+    fn card(rows: &[&'static Scenario], asked: bool, seconds: f64, ids: &[&str]) -> (Vec<Shown>, Vec<String>) {
+        let devices = devices(ids);
+        let plans = on_card(rows, asked, seconds, &devices.iter().collect::<Vec<_>>());
+        let shown = plans.iter().map(|p| p.phases.iter().map(|p| (p.scenario.name, p.seconds)).collect()).collect();
+        (shown, plans.into_iter().flat_map(|p| p.left_out).collect())
+    }
+
+    /// The others are done when it begins, and nobody ends later than was asked.
+    #[test]
+    fn who_fills_a_card_has_it_alone_at_the_end_and_all_end_together() {
+        let rows = filled("third");
+        let (plans, left_out) = card(&rows, false, 100.0, &["cuda:0", "opencl:0", "wgpu:0"]);
+        // One part in five is for the filling phase.
+        assert_eq!(plans[0], [("first", 80.0 / 3.0), ("long", 80.0 / 3.0), ("last", 80.0 / 3.0), ("third", 20.0)]);
+        assert_eq!(plans[1], [("first", 20.0), ("long", 20.0), ("third", 20.0), ("last", 20.0)]);
+        assert_eq!((&plans[1], left_out), (&plans[2], vec![]));
+        for (asked, seconds) in [(false, 20.0), (false, 17.0), (false, 6.0), (true, 8.0), (true, 1.0)] {
+            let (plans, _) = card(&rows, asked, seconds, &["cuda:0", "cuda:1", "opencl:0"]);
+            let sum = |p: &Shown| p.iter().map(|p| p.1).sum::<f64>();
+            let fill = |p: &Shown| p.iter().filter(|p| p.0 == "third").map(|p| p.1).sum::<f64>();
+            let both = fill(&plans[0]) + fill(&plans[1]);
+            for (p, own) in plans.iter().zip([fill(&plans[0]), fill(&plans[1]), 0.0]) {
+                let wall = sum(p) - own + both;
+                assert!((wall - seconds).abs() < 1e-9, "{asked} {seconds}: {wall}: {plans:?}");
+                assert!(p.iter().all(|p| p.1 > 0.0), "{plans:?}");
+                assert!(asked || p.iter().all(|p| p.1 >= rows.iter().find(|r| r.name == p.0).unwrap().least_seconds));
+            }
+        }
+    }
+
+    #[test]
+    fn a_device_alone_on_its_card_or_beside_none_that_fills_is_planned_for_as_ever() {
+        for (rows, ids) in [
+            (filled("third"), &["cuda:0"][..]),
+            (filled("third"), &["opencl:0", "wgpu:0"]),
+            (filled("-"), &["cuda:0", "wgpu:0"]),
+        ] {
+            for seconds in [0.5, 6.0, 100.0] {
+                let (plans, left_out) = card(&rows, false, seconds, ids);
+                let (want, out) = of(false, seconds);
+                assert!(plans.iter().all(|p| *p == want), "{ids:?}: {plans:?}");
+                assert!(left_out.iter().all(|what| out.contains(what)), "{left_out:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn little_time_is_for_floors_first_and_for_the_important_ones_first() {
+        let rows = filled("third");
+        // Alone there would be room for three; the other device waits for the second of them.
+        let (plans, left_out) = card(&rows, false, 5.0, &["cuda:0", "opencl:0"]);
+        assert_eq!(plans, [vec![("first", 2.0), ("last", 1.0), ("third", 2.0)], vec![("first", 2.0), ("last", 1.0)]]);
+        assert_eq!(
+            left_out,
+            [
+                "on cuda:0: long (1 of 4 scenarios): 5.00 s has no room for their floors",
+                "on opencl:0: long, third (2 of 4 scenarios): 3.00 s has no room for their floors"
+            ]
+        );
+        // Three that fill leave no room for what is more important.
+        let (plans, left_out) = card(&rows, false, 7.0, &["cuda:0", "cuda:1", "cuda:2"]);
+        assert!(plans.iter().all(|p| p.iter().all(|p| p.0 != "third")), "{plans:?}");
+        assert!(left_out.len() == 3 && left_out[2].starts_with("on cuda:2: long, third (2 of 4"), "{left_out:?}");
+        // What was asked for is divided, even if it is nothing else.
+        let (plans, left_out) = card(&rows[2..3], true, 3.0, &["cuda:0", "opencl:0"]);
+        assert_eq!((plans, left_out), (vec![vec![("third", 1.5)]; 2], vec![]));
+    }
 
     fn of(asked: bool, seconds: f64) -> (Vec<(&'static str, f64)>, Vec<String>) {
         let plan = plan(&ROWS.iter().collect::<Vec<_>>(), asked, seconds);

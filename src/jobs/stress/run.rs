@@ -1,7 +1,7 @@
 //! A soak from start to end: what is asked, what fits, who works at the same time, what it all means.
 //!
-//! Each device has a thread that sees its phases through one after the other; all devices work at once. One thread writes
-//! the journal and talks.
+//! Each device has a thread that sees its phases through one after the other; all devices work at once, but that whoever fills
+//! a card's memory has the card alone. One thread writes the journal and talks.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -13,9 +13,10 @@ use crate::base::units;
 use crate::base::{Cancel, Code, DeviceInfo, Error, Progress, Record, Result, Sink};
 use crate::device::telemetry::Telemetry;
 
+use super::cards::Cards;
 use super::clocks::{Clocks, Jump, Tick};
 use super::journal::{Asked, Entry, Journal, PlanOf, utc_now};
-use super::plan::{Planned, plan};
+use super::plan::{Planned, on_card};
 use super::post::{Event, Post, Stop};
 use super::resume::{self, Resumed};
 use super::supervisor::{Spawn, host, list};
@@ -77,12 +78,7 @@ fn from_the_list(
         journal: log.journal.path().map(PathBuf::from),
     };
     if !allowed(cfg, resumed.is_some(), &mut summary, cancel)? {
-        return Ok(finish(cfg, summary, 0, true, log, sink));
-    }
-    let floors: f64 = resolved.scenarios.iter().map(|s| s.least_seconds).sum();
-    if !cfg.scenarios.is_empty() && floors > cfg.seconds {
-        let (has, needs) = (units::seconds(cfg.seconds), units::seconds(floors));
-        sink.note(&format!("{has} cannot end in a pass: the scenarios that were asked for need {needs} together"));
+        return Ok(finish(cfg, summary, &[], true, log, sink));
     }
     let plans = plans(cfg, resolved, resumed, &mut summary)?;
     if resumed.is_none_or(|r| r.plan.is_none()) {
@@ -96,9 +92,22 @@ fn from_the_list(
         let devices = summary.devices.iter().zip(&plans).map(of).collect();
         log.entry(&Entry::Plan { utc: utc_now(), devices, left_out: summary.not_tested.clone() }, sink);
     }
-    let planned = plans.iter().map(Vec::len).sum();
+    let cards = Cards::new(&summary.devices);
+    let floors = cards.least_seconds(&summary.devices, &resolved.scenarios);
+    if !cfg.scenarios.is_empty() && floors > cfg.seconds {
+        let (has, needs) = (units::seconds(cfg.seconds), units::seconds(floors));
+        sink.note(&format!("{has} cannot end in a pass: the scenarios that were asked for need {needs} together"));
+    }
+    summary.remarks.extend(cards.remarks(&summary.devices, &plans));
+    // Who waits for others is planned for less.
+    let part = |(phases, waits): (&Vec<Planned>, f64)| Part {
+        phases: phases.len(),
+        seconds: if waits > 0.0 { phases.iter().map(|p| p.seconds).sum() } else { cfg.seconds },
+    };
+    let parts: Vec<Part> = plans.iter().zip(cards.waits(&summary.devices, &plans)).map(part).collect();
     if let Some(r) = resumed {
         let (done, cut) = (r.finished(), r.cut.len());
+        let planned: usize = parts.iter().map(|p| p.phases).sum();
         sink.note(&format!("the run of {} goes on: {done} of {planned} phases were finished before", r.utc));
         if cut > 0 {
             sink.note(&format!("{cut} phases were cut off after something had gone wrong; that stays in the verdict"));
@@ -117,9 +126,15 @@ fn from_the_list(
             (device.clone(), phases)
         })
         .collect();
-    work(cfg, resolved.threads, &todo, spawn, cancel, &mut summary, log, sink);
+    work(cfg, resolved.threads, &todo, &cards, spawn, cancel, &mut summary, log, sink);
     summary.interrupted = cancel.raised();
-    Ok(finish(cfg, summary, planned, !cancel.raised(), log, sink))
+    Ok(finish(cfg, summary, &parts, !cancel.raised(), log, sink))
+}
+
+/// What is planned for one device.
+struct Part {
+    phases: usize,
+    seconds: f64,
 }
 
 /// The journal, and what becomes of errors with it.
@@ -224,9 +239,16 @@ fn plans(
     summary: &mut StressSummary,
 ) -> Result<Vec<Vec<Planned>>> {
     let Some((devices, left_out)) = resumed.and_then(|r| r.plan.as_ref()) else {
-        let plan = plan(&resolved.scenarios, !cfg.scenarios.is_empty(), cfg.seconds);
-        summary.not_tested.extend(plan.left_out);
-        return Ok(vec![plan.phases; summary.devices.len()]);
+        let mut plans = vec![Vec::new(); summary.devices.len()];
+        for group in Cards::new(&summary.devices).groups() {
+            let devices: Vec<_> = group.iter().map(|at| &summary.devices[*at]).collect();
+            let own = on_card(&resolved.scenarios, !cfg.scenarios.is_empty(), cfg.seconds, &devices);
+            for (at, plan) in group.iter().zip(own) {
+                plans[*at] = plan.phases;
+                plan.left_out.into_iter().for_each(|what| add(&mut summary.not_tested, what));
+            }
+        }
+        return Ok(plans);
     };
     for what in left_out {
         if !summary.not_tested.contains(what) {
@@ -251,6 +273,7 @@ fn work(
     cfg: &StressConfig,
     threads: u32,
     todo: &[(DeviceInfo, Vec<Planned>)],
+    cards: &Cards,
     spawn: &dyn Spawn,
     cancel: &Cancel,
     summary: &mut StressSummary,
@@ -264,7 +287,7 @@ fn work(
         let (send, receive) = channel();
         for (at, (device, phases)) in todo.iter().enumerate() {
             let post = Post { at, send: send.clone() };
-            scope.spawn(move || see_through(cfg, threads, device, phases, spawn, stop, start, &post));
+            scope.spawn(move || see_through(cfg, threads, device, phases, cards, spawn, stop, start, &post));
         }
         drop(send);
         let mut clocks = Clocks::default();
@@ -332,6 +355,9 @@ fn add(all: &mut Vec<String>, what: String) {
     }
 }
 
+/// Seconds of waiting for a card that are worth a remark: workers begin and end within less.
+const TOLD: f64 = 0.5;
+
 /// The phases of one device, one after the other.
 #[allow(clippy::too_many_arguments, reason = "the state of a run, passed on by its only caller")]
 fn see_through(
@@ -339,6 +365,7 @@ fn see_through(
     threads: u32,
     device: &DeviceInfo,
     phases: &[Planned],
+    cards: &Cards,
     spawn: &dyn Spawn,
     stop: Stop<'_>,
     start: Instant,
@@ -348,10 +375,14 @@ fn see_through(
     let mut silent = false;
     for Planned { scenario, seconds } in phases {
         let (name, id) = (scenario.name, &device.id);
-        if stop.raised() {
+        let alone = (scenario.fills)(device);
+        let waits = || post.note(&format!("{name} on {id} waits for its turn on the card"));
+        let turn = cards.gate(post.at).enter(alone, || stop.raised(), waits);
+        // A run that ends begins nothing, though nobody is in the way.
+        let Some(turn) = turn.filter(|_| !stop.raised()) else {
             post.event(Event::NotTested(format!("{name} on {id}: {}", stop.why())));
             continue;
-        }
+        };
         let job = Job {
             cfg,
             scenario,
@@ -359,9 +390,15 @@ fn see_through(
             threads,
             seconds: *seconds,
             seed: fnv1a64(format!("{name}@{id}").as_bytes()),
+            sharing: cards.sharing(post.at),
             start,
         };
-        let (verdict, record, cut) = phase(&job, spawn, post, stop, &mut telemetry);
+        let (verdict, mut record, cut) = phase(&job, spawn, post, stop, &mut telemetry);
+        if turn.waited >= TOLD {
+            let who = if alone { "others on the card" } else { "one that filled the card's memory" };
+            record.remarks.push(format!("waited {} for {who} before it began", units::seconds(turn.waited)));
+        }
+        drop(turn);
         if record.telemetry.source == "none" && !std::mem::replace(&mut silent, true) {
             post.note(&format!("{id}: telemetry: none ({})", record.telemetry.reason));
         }
@@ -376,7 +413,7 @@ fn see_through(
 fn finish(
     cfg: &StressConfig,
     mut summary: StressSummary,
-    planned: usize,
+    planned: &[Part],
     complete: bool,
     log: &mut Log,
     sink: &mut dyn Sink,
@@ -391,9 +428,12 @@ fn finish(
         })
         .collect();
     let twins = node::twins(&summary.devices, &summary.records);
-    let each = planned / summary.devices.len().max(1);
-    let of = |d| node::device(d, &summary.records, cfg.seconds, each, summary.interrupted, &twins);
-    summary.by_device = summary.devices.iter().map(of).collect();
+    let of = |(at, d): (usize, &DeviceInfo)| {
+        let (seconds, phases) = planned.get(at).map_or((cfg.seconds, 0), |p| (p.seconds, p.phases));
+        node::device(d, &summary.records, seconds, phases, summary.interrupted, &twins)
+    };
+    summary.by_device = summary.devices.iter().enumerate().map(of).collect();
+    let planned: usize = planned.iter().map(|p| p.phases).sum();
     summary.findings.extend(twins.slower.into_iter().map(|s| s.1));
     summary.remarks.extend(twins.remarks);
     twins.not_tested.into_iter().for_each(|what| add(&mut summary.not_tested, what));

@@ -355,9 +355,7 @@ mod tests {
             threads: 1,
             heartbeat: 60.0,
             seed: 1,
-            inject: None,
-            trace: None,
-            victim: None,
+            ..Phase::default()
         };
         let mut out = Vec::new();
         run_phase(device, &phase, KernelCache::off(), &mut out, Cancel::new()).unwrap();

@@ -35,6 +35,8 @@ pub(super) struct Job<'a> {
     pub(super) threads: u32,
     pub(super) seconds: f64,
     pub(super) seed: u64,
+    /// Devices of the run that are the same card, this one included.
+    pub(super) sharing: u32,
     /// Start of the whole run.
     pub(super) start: Instant,
 }
@@ -404,6 +406,7 @@ fn attempt(
         heartbeat,
         seed: job.seed,
         inject: job.inject(),
+        sharing: job.sharing,
         trace: job.cfg.trace.clone(),
         // Some services that share a card among processes end all of them for one's fault.
         victim: spawn.program().filter(|_| !job.cfg.shared),

@@ -51,6 +51,9 @@ pub struct Phase {
     pub seed: u64,
     /// A planted fault.
     pub inject: Option<String>,
+    /// Devices of the run that are the same card, this one included; 0 counts as 1.
+    #[serde(default)]
+    pub sharing: u32,
     /// Folder for the worker's part of a trace.
     #[serde(default)]
     pub trace: Option<PathBuf>,
@@ -267,6 +270,7 @@ fn work(
         open,
         seconds: phase.seconds,
         threads: phase.threads,
+        sharing: phase.sharing.max(1),
         seed: phase.seed,
         start,
         kernels,

@@ -5,7 +5,7 @@
 //! of a pass, so that its contents stand for two. Between them single words are read in random order.
 
 use crate::base::rng::Philox;
-use crate::base::{DeviceClass, Result, os};
+use crate::base::{DeviceClass, DeviceInfo, Result, os};
 use crate::device::{Buffer, MemoryKind, Queue};
 
 use super::Ctx;
@@ -14,7 +14,7 @@ use super::Ctx;
 const BLOCK: u64 = 1 << 20;
 /// Of memory that the host uses as well: this part, these bytes at most, and as many per second of the phase.
 const SHARED: (f64, u64, f64) = (0.10, 256 << 20, 16e6);
-/// Of a card's own memory.
+/// Of a card's own memory, which devices that are one card divide.
 const OWN: (f64, u64, f64) = (0.75, 64 << 30, 256e6);
 /// One block in so many stays as it is for a pass.
 const KEPT: usize = 8;
@@ -114,13 +114,7 @@ pub(super) fn run(ctx: &Ctx<'_>) -> Result<()> {
 
 /// The blocks of the chosen part of memory. A device that has no more ends the list; one that has none ends the phase.
 fn blocks(ctx: &Ctx<'_>) -> Result<Option<Vec<Block>>> {
-    let info = ctx.device.info();
-    let now = ctx.device.memory();
-    let own = matches!(info.class, DeviceClass::Discrete) && !info.unified_memory;
-    let (part, most, pace) = if own { OWN } else { SHARED };
-    let host = os::memory().map(|m| m.1);
-    let free = if own { now.free.or(info.memory_bytes) } else { host };
-    let room = free.map_or(most, |free| (part * free as f64) as u64).min(most).min((pace * ctx.seconds) as u64);
+    let room = room(ctx.device.info(), ctx.device.memory().free, os::memory().map(|m| m.1), ctx.sharing, ctx.seconds);
     let mut blocks = Vec::new();
     for number in 0..(room / BLOCK).max(2) {
         match ctx.device.alloc(BLOCK, MemoryKind::Device) {
@@ -132,6 +126,16 @@ fn blocks(ctx: &Ctx<'_>) -> Result<Option<Vec<Block>>> {
         }
     }
     Ok((!blocks.is_empty()).then_some(blocks))
+}
+
+/// Bytes to be worked on, with so much free on the device and the host, by one of `sharing` devices that are one card: all of
+/// them are in this phase at about the same time, and a card that had no more for the last of them would be called faulty.
+fn room(info: &DeviceInfo, free: Option<u64>, host: Option<u64>, sharing: u32, seconds: f64) -> u64 {
+    let own = matches!(info.class, DeviceClass::Discrete) && !info.unified_memory;
+    let (part, most, pace) = if own { OWN } else { SHARED };
+    let part = if own { part / f64::from(sharing.max(1)) } else { part };
+    let free = if own { free.or(info.memory_bytes) } else { host };
+    free.map_or(most, |free| (part * free as f64) as u64).min(most).min((pace * seconds) as u64)
 }
 
 /// The visits of a pass.
@@ -267,6 +271,20 @@ mod tests {
         }
         let held = Held { pattern: 1, seed: 9, inverse: false, seen: false };
         assert_eq!(held.word(5), !Held { inverse: true, ..held }.word(5));
+    }
+
+    /// Three interfaces of one card asked for three quarters of it each.
+    #[test]
+    fn devices_that_are_one_card_divide_its_memory() {
+        const CARD: u64 = 24 << 30;
+        let card = DeviceInfo { memory_bytes: Some(CARD), ..DeviceInfo::ordinary_gpu() };
+        let hours = |sharing| room(&card, None, Some(1 << 40), sharing, 6000.0);
+        assert_eq!((hours(1), hours(0)), (CARD / 4 * 3, CARD / 4 * 3));
+        assert_eq!(3 * hours(3), CARD / 4 * 3);
+        assert_eq!(room(&card, Some(CARD / 2), None, 1, 6000.0), CARD / 8 * 3, "what is free counts where it is told");
+        // The host's memory is taken by little already.
+        let host = DeviceInfo { class: DeviceClass::Software, ..card };
+        assert_eq!(room(&host, None, Some(1 << 40), 3, 6000.0), SHARED.1);
     }
 
     /// Every block is written and read both ways, and stands for a whole pass now and then.

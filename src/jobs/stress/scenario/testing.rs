@@ -20,6 +20,7 @@ pub(super) fn on<R>(device: Arc<dyn Device>, work: impl FnOnce(&Ctx<'_>) -> R) -
             open: Arc::new(move || Ok(Arc::clone(&same))),
             seconds: 1.0,
             threads: 1,
+            sharing: 1,
             seed: 1,
             start: Instant::now(),
             kernels: KernelCache::off(),
