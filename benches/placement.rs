@@ -264,8 +264,13 @@ fn overhead() -> Result<()> {
             let named = || engine.run(op, &[&calls.x], &attrs).map(|_| ());
             // A call of a million elements varies by more than what is looked for.
             let samples = if n < 1_000_000 { 300 } else { 5000 };
-            let rule =
-                StopRule { min_samples: samples, max_samples: samples, spread: 0.0, soft_s: 20.0, budget_s: 20.0 };
+            let rule = StopRule {
+                min_samples: samples,
+                max_samples: samples,
+                spread: 0.0,
+                soft_s: 20.0,
+                ..StopRule::with_budget(20.0)
+            };
             let sampled = |ways: Vec<Box<dyn FnMut() -> Result<()> + '_>>| -> Result<(f64, Vec<String>)> {
                 let mut ways: Vec<Timed<'_>> = ways.into_iter().map(|f| Timed(f, clock.clone())).collect();
                 let mut subjects: Vec<&mut dyn Subject> = ways.iter_mut().map(|w| w as &mut dyn Subject).collect();

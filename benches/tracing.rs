@@ -170,7 +170,7 @@ fn ratio(a: &Runner, b: &Runner, op: &str, size: u64, residency: Residency) -> R
     let (first, second) = (a.prepare(op, &case, None)?, b.prepare(op, &case, None)?);
     let mut first = OpSubject::new(a, &first, &inputs, residency, DEADLINE)?;
     let mut second = OpSubject::new(b, &second, &inputs, residency, DEADLINE)?;
-    let rule = StopRule { min_samples: 40, max_samples: 40, spread: 0.0, soft_s: 1.0, budget_s: 2.0 };
+    let rule = StopRule { min_samples: 40, max_samples: 40, spread: 0.0, soft_s: 1.0, ..StopRule::with_budget(2.0) };
     let series = sample(&mut [&mut first, &mut second], &rule, &Cancel::new())?;
     let ratios: Vec<f64> = series[1].samples.iter().zip(&series[0].samples).map(|(b, a)| b / a).collect();
     Ok((series[0].median(), stats::median(&ratios)))

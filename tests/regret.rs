@@ -238,7 +238,8 @@ fn timed(rig: &Rig, op: &'static OpDesc, size: u64, residency: Residency, pairs:
     let prepared = sides.each_ref().map(|r| r.prepare(op, &case, None).unwrap());
     let subject = |i: usize, r| OpSubject::new(&sides[i], &prepared[i], &inputs, r, wait).unwrap();
     let (mut cpu, mut gpu) = (subject(0, Residency::Resident), subject(1, residency).single());
-    let rule = StopRule { min_samples: pairs, max_samples: pairs, spread: 0.0, soft_s: 1e9, budget_s: 1e9 };
+    let rule =
+        StopRule { min_samples: pairs, max_samples: pairs, spread: 0.0, soft_s: 1e9, ..StopRule::with_budget(1e9) };
     let mut both: [&mut dyn Subject; 2] = [&mut cpu, &mut gpu];
     let mut found = sample(&mut both, &rule, &Cancel::new()).unwrap();
     let calls = found.iter().map(|s| s.calls).sum();

@@ -245,10 +245,11 @@ impl<'a> Station<'a> {
 
     /// Whether a kernel of the case runs in this process for the first time.
     fn begins(&self, ready: &Ready) -> bool {
-        let mut ran = self.ran.borrow_mut();
-        let kernels = ready.devices.iter().map(|(id, kernel)| (id.clone(), ready.case.op, kernel.variant));
-        // Each of them must be noted.
-        kernels.fold(false, |any, kernel| ran.insert(kernel) || any)
+        let (mut ran, mut first) = (self.ran.borrow_mut(), false);
+        for (id, kernel) in &ready.devices {
+            first |= ran.insert((id.clone(), ready.case.op, kernel.variant));
+        }
+        first
     }
 
     fn clock(&self) -> Arc<dyn Clock> {

@@ -9,10 +9,12 @@ mod cubic;
 pub mod noise;
 pub mod processes;
 pub mod reference;
+pub mod residency;
 pub mod sampler;
 pub mod stop;
+pub mod subject;
 
-pub use sampler::{
-    Cache, OpSubject, PHASES, Residency, SAMPLE, Series, Subject, Sweep, kernel_again, phases, sample, sample_between,
-};
+pub use residency::{Cache, Residency};
+pub use sampler::{PHASES, SAMPLE, Series, Subject, sample, sample_between};
 pub use stop::{REGION_S, StopRule, Verdict};
+pub use subject::{OpSubject, Sweep, kernel_again, phases};
