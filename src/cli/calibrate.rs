@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::base::regret::RegretRecord;
-use crate::base::sink::Cancel;
+use crate::base::sink::{Cancel, Sink};
 use crate::base::{Absence, Code, DType, Env, Error, Record, Result};
 use crate::device::Device;
 use crate::device::cpu::Pin;
@@ -79,6 +79,9 @@ fn recorded(path: &str) -> Result<Workload> {
     Workload::parse(&std::fs::read_to_string(path).map_err(failed)?)
 }
 
+/// Why another API of a card is left out.
+const WHOLE_BUDGET: &str = ", which has the whole budget";
+
 /// Keeps of each card the device of the API that comes first, CUDA's before others: the budget is then spent on one. What is left
 /// out is among the absent, with the reason.
 fn one_api_per_card(rig: &mut Rig) {
@@ -92,7 +95,7 @@ fn one_api_per_card(rig: &mut Rig) {
         rig.absent.push(Absence {
             backend: info.backend,
             what: info.id.clone(),
-            reason: format!("the same card as {}, which has the whole budget", first.id),
+            reason: format!("the same card as {}{WHOLE_BUDGET}", first.id),
             next: format!("--device {},{} or --full calibrates both", first.id, info.id),
         });
     }
@@ -158,6 +161,10 @@ impl Ctx<'_> {
         let (mut infos, mut absent) = (Vec::new(), Vec::new());
         for threads in counts(a) {
             let mut rig = self.calibrate_rig(a, threads, if a.processes == 1 { Pin::Workers } else { Pin::Free })?;
+            // What another thread count's rig lacks as well is said once.
+            for a in rig.absent.iter().filter(|a| a.reason.ends_with(WHOLE_BUDGET)) {
+                sink.note(&format!("{} is left out: {}; {}", a.what, a.reason, a.next));
+            }
             let has = rig.cpu.info().compute_units;
             if let Some(n) = threads.filter(|n| *n as u64 != u64::from(has)) {
                 let why = format!("--threads {n}: {} has {has}", rig.cpu.info().name);
@@ -274,5 +281,43 @@ impl Ctx<'_> {
             None => regret::run_in(&judge, profile, &[rig], sink, cancel),
             Some(start) => regret::run_workers(&judge, profile, rig, start, sink, cancel),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::{Backend, DeviceClass, DeviceInfo};
+    use crate::device::cpu::CpuDevice;
+    use crate::device::spoilt::Spoilt;
+    use crate::kernel::Isa;
+
+    #[test]
+    fn a_card_behind_several_apis_is_calibrated_by_the_first() {
+        let cpu: Arc<dyn Device> = Arc::new(CpuDevice::new(1, Isa::detect(), Pin::Free).unwrap());
+        let posing = |(id, backend, pci, class): (&str, Backend, &str, DeviceClass)| {
+            let mut info = DeviceInfo { id: id.into(), backend, class, ..cpu.info().clone() };
+            info.facts.pci = Some(pci.into());
+            Arc::new(Spoilt::posing(Arc::clone(&cpu), info)) as Arc<dyn Device>
+        };
+        let (a, b, card) = ("0000:03:00.0", "0000:04:00.0", DeviceClass::Discrete);
+        let others = [
+            ("cuda:0", Backend::Cuda, a, card),
+            // A second part of a divided card.
+            ("cuda:1", Backend::Cuda, a, card),
+            ("opencl:0", Backend::Opencl, a, card),
+            ("opencl:1", Backend::Opencl, b, card),
+            ("wgpu:0", Backend::Wgpu, b, card),
+            ("wgpu:1", Backend::Wgpu, a, DeviceClass::Software),
+        ];
+        let devices = std::iter::once(Arc::clone(&cpu)).chain(others.map(posing)).collect();
+        let mut rig = Rig { devices, cpu: Arc::clone(&cpu), absent: Vec::new() };
+        one_api_per_card(&mut rig);
+        let kept: Vec<&str> = rig.devices.iter().map(|d| d.info().id.as_str()).collect();
+        assert_eq!(kept, ["cpu", "cuda:0", "cuda:1", "opencl:1", "wgpu:1"]);
+        let absent: Vec<_> = rig.absent.iter().map(|a| (a.what.as_str(), a.reason.as_str(), a.next.as_str())).collect();
+        let why = "the same card as cuda:0, which has the whole budget";
+        assert_eq!(absent[0], ("opencl:0", why, "--device cuda:0,opencl:0 or --full calibrates both"));
+        assert_eq!((absent.len(), absent[1].0), (2, "wgpu:0"));
     }
 }

@@ -49,9 +49,8 @@ const fn row(function: &'static str, lang: Lang, dtype: DType, limit: Limit, sou
     LimitRow { function, lang, dtype, limit, within: (0.0, f64::INFINITY), source }
 }
 
-/// A limit of CUDA's tables, which count from the correctly rounded result ("the difference in ulps between a correctly
-/// rounded result and the result returned"): from the exact value it is half an ulp more. An H200's f64 tanh, 1 there, was
-/// seen 1.38 ulps from the exact value.
+/// A limit of CUDA's tables, which state by how many ulps a result may differ from the correctly rounded one: from the exact
+/// value it is half an ulp more. An H200's f64 tanh, 1 there, was seen 1.38 ulps from the exact value.
 const fn rounded(ulps: f64) -> Limit {
     Limit::Ulp(ulps + 0.5)
 }

@@ -81,8 +81,9 @@ fn hang(line: &str) -> usize {
 
 /// The verdicts of a calibration.
 pub fn thresholds(records: &[CalibrateRecord], width: Option<u16>) -> String {
-    let mut t =
-        table(&["op", "dtype", "family", "device", "residency", "verdict", "threshold", "95 % interval", "remarks"]);
+    // The threshold lies above the crossing, by the margin, and often above its interval.
+    let last = ["threshold", "crossing, 95 %", "remarks"];
+    let mut t = table(&[&["op", "dtype", "family", "device", "residency", "verdict"][..], &last].concat());
     if let Some(w) = width {
         t.set_width(w);
     }
