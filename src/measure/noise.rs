@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::base::sink::Cancel;
 use crate::base::{Clock, Result, stats};
 
+use super::stop::SINGLES;
 use super::{StopRule, Subject, sample};
 
 /// What the sampler finds where the answer is known.
@@ -71,10 +72,9 @@ impl Subject for Times<'_> {
     }
 }
 
-/// A region that is repeated for the known ratio lasts so many single calls, or this many seconds, and this part of the budget:
+/// A region that is repeated for the known ratio lasts [`SINGLES`] single calls, or this many seconds, and this part of the budget:
 /// what a wait costs, however much was launched before it, must be little beside it. Through wgpu on an H200 a wait takes 200 us,
 /// and three launches took 1.12 times as long as one.
-const SINGLE: f64 = 30.0;
 const LONG_S: f64 = 10e-3;
 const LONG_PART: f64 = 0.01;
 
@@ -91,7 +91,7 @@ fn long(s: &mut dyn Subject, budget_s: f64) -> Result<(u64, f64)> {
         s.run(calls)?;
         let took = clock.now() - begin;
         single = single.min(took);
-        let enough = LONG_S.min((SINGLE * single).max(LONG_PART * budget_s));
+        let enough = LONG_S.min((SINGLES * single).max(LONG_PART * budget_s));
         if took >= enough || calls >= MOST || s.one_call() {
             return Ok((calls, took));
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::base::sink::Cancel;
 use crate::base::{Clock, Code, DeviceInfo, Error, Result, stats};
 
-use super::stop::{StopRule, Verdict, batch_for};
+use super::stop::{REGION_S, SINGLES, StopRule, Verdict, batch_for};
 
 /// What timed regions are called in a trace: samples, the calls before the first one, and calls whose phases are apart.
 pub const SAMPLE: &str = "sample";
@@ -180,11 +180,12 @@ fn warm_up(s: &mut dyn Subject, rule: &StopRule) -> Result<(u64, u64)> {
         }
         best = t;
     }
-    let batch = if s.one_call() { 1 } else { batch_for(best, rule.region_s) };
+    let region_s = REGION_S.max(rule.region_s.min(SINGLES * best));
+    let batch = if s.one_call() { 1 } else { batch_for(best, region_s) };
     if batch > 1 {
         // One batch more settles caches and the estimate of a very short call.
         let per_call = time(s, batch, WARM_UP)? / batch as f64;
-        return Ok((batch_for(per_call, rule.region_s), calls + batch));
+        return Ok((batch_for(per_call, region_s), calls + batch));
     }
     Ok((batch, calls))
 }

@@ -15,9 +15,13 @@ pub struct StopRule {
     pub soft_s: f64,
     /// Seconds after which sampling stops whatever there is.
     pub budget_s: f64,
-    /// Shortest timed region in seconds: calls that are shorter are timed several at once.
+    /// Timed regions last [`REGION_S`], or this long if that is more and no more than [`SINGLES`] single calls: calls that are shorter
+    /// are timed several at once.
     pub region_s: f64,
 }
+
+/// So many single calls, each with its wait: where that many launches share one, it does not count.
+pub const SINGLES: f64 = 30.0;
 
 /// Shortest timed region of calls in seconds: about 2,000 steps of the clock (24 ns here).
 pub const REGION_S: f64 = 50e-6;

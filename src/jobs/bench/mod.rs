@@ -44,7 +44,7 @@ pub struct BenchConfig {
     pub cpu_variant: Option<String>,
     /// Seconds per point, for each device.
     pub budget_s: f64,
-    /// Shortest timed region in seconds: resident calls that are shorter share a wait.
+    /// Timed region in seconds ([`crate::measure::StopRule::region_s`]): resident calls that are shorter share a wait.
     pub region_s: f64,
     /// What caches hold when a call begins.
     pub cache: Cache,
