@@ -178,7 +178,8 @@ mod tests {
     use crate::measure::REGION_S;
     use crate::op::find;
 
-    fn config(op: &str) -> BenchConfig {
+    /// A short run of one op on small shapes.
+    pub(in crate::jobs::bench) fn config(op: &str) -> BenchConfig {
         BenchConfig {
             ops: vec![find(op).unwrap()],
             sizes: Some(vec![16, 64]),

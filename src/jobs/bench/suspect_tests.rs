@@ -8,20 +8,17 @@ mod tests {
 
     use crate::base::record::BenchRecord;
     use crate::base::sink::{Cancel, Collect};
-    use crate::base::{DType, DeviceClass, DeviceInfo, Env};
+    use crate::base::{DeviceClass, DeviceInfo, Env};
     use crate::device::Device;
     use crate::device::cpu::{CpuDevice, Pin};
     use crate::device::faulty::{Fault, FaultPlan, Faulty, On, Rule, When};
     use crate::device::probe::{CpuConfig, Rig, Select, open};
     use crate::device::spoilt::Spoilt;
-    use crate::engine::KernelCache;
-    use crate::jobs::ceilings::judge::Ceilings;
     use crate::kernel::Isa;
-    use crate::measure::{Cache, REGION_S, Residency};
-    use crate::op::find;
 
     use crate::jobs::bench::BenchConfig;
     use crate::jobs::bench::point::{Bench, points};
+    use crate::jobs::bench::tests::config;
 
     fn doing(inner: Arc<dyn Device>, on: On, deed: impl Fn() + Send + Sync + 'static) -> Arc<dyn Device> {
         let plan = FaultPlan { text: "do".into(), rules: vec![Rule { on, when: When::From(1), fault: Fault::Do }] };
@@ -30,22 +27,7 @@ mod tests {
 
     /// The row of a device on which a launch takes 3 ms more if it follows a call of the first kind, and none of the second since.
     fn row(slow_after: On, but_not: Option<On>) -> BenchRecord {
-        let cfg = BenchConfig {
-            ops: vec![find("relu").unwrap()],
-            sizes: Some(vec![4096]),
-            shape: None,
-            attrs: String::new(),
-            dtypes: vec![DType::F32],
-            residencies: vec![Residency::Resident],
-            variant: None,
-            cpu_variant: None,
-            budget_s: 0.2,
-            region_s: REGION_S,
-            cache: Cache::Hot,
-            cases: Vec::new(),
-            ceilings: Ceilings::default(),
-            kernels: KernelCache::off(),
-        };
+        let cfg = BenchConfig { sizes: Some(vec![4096]), ..config("relu") };
         let config = CpuConfig { threads: 1, pin: Pin::Free };
         let cpu = open(&Select::Named(vec!["cpu".into()]), &Env::default(), config).unwrap().cpu;
         let inner = CpuDevice::new(1, Isa::detect(), Pin::Free).unwrap();

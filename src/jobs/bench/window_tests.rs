@@ -7,20 +7,17 @@ mod tests {
     use std::sync::Arc;
 
     use crate::base::sink::{Cancel, Collect};
-    use crate::base::{DType, DeviceClass, DeviceInfo, Env};
+    use crate::base::{DeviceClass, DeviceInfo, Env};
     use crate::device::Device;
     use crate::device::cpu::{CpuDevice, Pin};
     use crate::device::probe::{CpuConfig, Rig, Select, open};
     use crate::device::spoilt::Spoilt;
     use crate::device::telemetry::{Telemetry, ask_tree};
-    use crate::engine::KernelCache;
-    use crate::jobs::ceilings::judge::Ceilings;
     use crate::kernel::Isa;
-    use crate::measure::{Cache, REGION_S, Residency};
-    use crate::op::find;
 
     use crate::jobs::bench::BenchConfig;
     use crate::jobs::bench::point::{Bench, points};
+    use crate::jobs::bench::tests::config;
 
     /// The flags of a row on the card, whose clocks are lowered when it is asked for the times in `hot` (counted from 1), and how
     /// often it was asked.
@@ -41,22 +38,7 @@ mod tests {
             ask_tree(Path::new(&root))
         });
 
-        let cfg = BenchConfig {
-            ops: vec![find("relu").unwrap()],
-            sizes: Some(vec![4096]),
-            shape: None,
-            attrs: String::new(),
-            dtypes: vec![DType::F32],
-            residencies: vec![Residency::Resident],
-            variant: None,
-            cpu_variant: None,
-            budget_s: 0.2,
-            region_s: REGION_S,
-            cache: Cache::Hot,
-            cases: Vec::new(),
-            ceilings: Ceilings::default(),
-            kernels: KernelCache::off(),
-        };
+        let cfg = BenchConfig { sizes: Some(vec![4096]), ..config("relu") };
         let config = CpuConfig { threads: 1, pin: Pin::Free };
         let cpu = open(&Select::Named(vec!["cpu".into()]), &Env::default(), config).unwrap().cpu;
         let inner = CpuDevice::new(1, Isa::detect(), Pin::Free).unwrap();
