@@ -1,6 +1,6 @@
 //! One case timed in one process, on the CPU and on devices in turns: on rigs of this program, or by workers.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::io::{BufRead, Write};
 use std::rc::Rc;
@@ -56,6 +56,8 @@ pub(super) struct Timed {
     pub(super) kernel: String,
     /// How a device's result is grossly wrong, if one is.
     pub(super) wrong: Option<String>,
+    /// Seconds that went to what a process does once for a case: building kernels, what a library loads with its first call.
+    pub(super) once_s: f64,
 }
 
 /// Whoever times cases in processes 0, 1, ...
@@ -71,8 +73,10 @@ struct Station<'a> {
     devices: Vec<Runner>,
     kernels: KernelCache,
     kept: RefCell<Kept<Ready>>,
-    /// Kernels that have run in this process, by device and op.
-    ran: RefCell<HashSet<(String, &'static str, &'static str)>>,
+    /// Names of cases that have run in this process, by device.
+    ran: RefCell<HashSet<(String, String)>>,
+    /// See [`Timed::once_s`], of the look that is under way.
+    once_s: Cell<f64>,
 }
 
 /// A case with what it takes to run it.
@@ -135,6 +139,7 @@ impl<'a> Station<'a> {
             kernels: kernels.clone(),
             kept: RefCell::default(),
             ran: RefCell::default(),
+            once_s: Cell::new(0.0),
         }
     }
 
@@ -182,14 +187,21 @@ impl<'a> Station<'a> {
         for id in ids {
             let runner = self.device(id)?;
             timing_only |= sim::timing_only(runner.device().info());
+            let begin = self.clock().now();
             devices.push((id.to_string(), runner.prepare(op, &case, None)?));
+            self.once(self.clock().now() - begin);
         }
         let inputs = if timing_only { zeros(op, &case)? } else { case::inputs(op, &case)? };
         let cpu = self.cpu.prepare(op, &case, self.cpu_variant)?;
         Ok(Ready { case, inputs, cpu, devices, timing_only })
     }
 
+    fn once(&self, seconds: f64) {
+        self.once_s.set(self.once_s.get() + seconds.max(0.0));
+    }
+
     fn timed(&self, order: &Order, cancel: &Cancel) -> Result<Option<Timed>> {
+        self.once_s.set(0.0);
         let ready = self.ready(order)?;
         let deadline = Duration::from_secs_f64((order.budget_s * 4.0).clamp(10.0, 600.0));
         // The CPU computes where the operands are in either residency.
@@ -214,18 +226,25 @@ impl<'a> Station<'a> {
         let mut subjects: Vec<&mut dyn Subject> = vec![&mut cpu];
         subjects.extend(devices.iter_mut().map(|d| d as &mut dyn Subject));
         let clock = self.clock();
-        let mut first = self.begins(&ready);
+        let mut first = self.begins(order, &ready);
         let series = loop {
+            let begin = clock.now();
             let series = sample_between(&mut subjects, &rule, cancel, &mut || rest(clock.as_ref()))?;
             if cancel.raised() {
                 return Err(Error::new(Code::Cancelled, "interrupted"));
             }
-            // What a driver does once for a kernel is no matter of the case's size: cuBLAS took 75 to 126 ms for its first product on
-            // an H200, which left no pairs of 64 by 64 within 28 ms, and so no larger size either.
+            // What a process does once for a case is no matter of the case's size. cuBLAS took 75 to 126 ms for its first product on
+            // an H200, and as long again for the first of a size for which it takes another of its kernels: that left no pairs of 64
+            // by 64 within 35 ms, and so no larger size either.
             if series[0].samples.len() >= LEAST || !std::mem::take(&mut first) {
                 break series;
             }
+            self.once(clock.now() - begin);
         };
+        let shares = std::iter::once(1).chain(order.places.iter().map(|(_, residency)| residency.calls()));
+        for (s, calls) in series.iter().zip(shares) {
+            self.once(s.first_s - s.median() * calls as f64);
+        }
         let calls = series.iter().map(|s| s.calls).sum();
         let mut samples = series.into_iter().map(|s| s.samples);
         let on_cpu = samples.next().unwrap_or_default();
@@ -240,16 +259,14 @@ impl<'a> Station<'a> {
             }
         }
         let kernel = ready.devices.first().map_or_else(String::new, |(_, k)| k.variant.to_string());
-        Ok(Some(Timed { cpu: on_cpu, devices: samples.collect(), calls, kernel, wrong }))
+        let devices = samples.collect();
+        Ok(Some(Timed { cpu: on_cpu, devices, calls, kernel, wrong, once_s: self.once_s.get() }))
     }
 
-    /// Whether a kernel of the case runs in this process for the first time.
-    fn begins(&self, ready: &Ready) -> bool {
-        let (mut ran, mut first) = (self.ran.borrow_mut(), false);
-        for (id, kernel) in &ready.devices {
-            first |= ran.insert((id.clone(), ready.case.op, kernel.variant));
-        }
-        first
+    /// Whether the case runs in this process for the first time, on some device.
+    fn begins(&self, order: &Order, ready: &Ready) -> bool {
+        let mut ran = self.ran.borrow_mut();
+        ready.devices.iter().fold(false, |first, (id, _)| ran.insert((order.case.clone(), id.clone())) || first)
     }
 
     fn clock(&self) -> Arc<dyn Clock> {
@@ -457,7 +474,33 @@ mod tests {
         };
         let timed = late(When::Nth(1)).expect("three pairs");
         assert!(timed.devices[0].iter().all(|s| *s < 0.01), "{:?}", timed.devices);
+        assert!((1.9..2.1).contains(&timed.once_s), "told apart: {}", timed.once_s);
         assert!(late(When::From(1)).is_none(), "one that is always so slow is too slow");
+    }
+
+    /// A library takes other kernels for other sizes, and loads each when it first runs.
+    #[test]
+    fn nor_does_the_first_call_of_a_further_size() {
+        let case = |n| op::find("exp").unwrap().case(DType::F32, &[n], Attrs::new(), Fill::Uniform).unwrap();
+        let places = vec![("sim:laptop".to_string(), Residency::Resident)];
+        let order = |n| Order { case: case(n).to_string(), places: places.clone(), pairs: 3, budget_s: 0.5 };
+        // What is found of a small size, the launches until then that the rule met, and what is found of a larger size.
+        let look = |when, longer| {
+            let (cpu, device) = sim::open("laptop").unwrap();
+            let rules = vec![Rule { on: On::Launch, when, fault: Fault::Slow(longer) }];
+            let faulty = Arc::new(Faulty::new(device, FaultPlan { text: "late".into(), rules }));
+            let rig = Rig { devices: vec![Arc::clone(&faulty) as Arc<dyn Device>], cpu, absent: Vec::new() };
+            let station = Station::new(&rig, None, &KernelCache::off());
+            let small = station.time(&order(500), &Cancel::new()).unwrap();
+            let met = faulty.hits()[0];
+            (small, met, station.time(&order(1000), &Cancel::new()).unwrap())
+        };
+        let (_, launches, _) = look(When::From(1), Duration::ZERO);
+        assert!(launches > 3);
+        let (small, met, large) = look(When::Nth(launches + 1), Duration::from_secs(2));
+        let large = large.expect("three pairs");
+        assert!(small.is_some() && met == 0);
+        assert!(large.devices[0].iter().all(|s| *s < 0.01) && large.once_s > 1.9, "{large:?}");
     }
 
     /// 30 looks at what a device with a planted fault computes: what is wrong, and how many cases are kept then.

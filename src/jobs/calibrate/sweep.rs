@@ -545,7 +545,8 @@ impl<'s, 'a> Running<'s, 'a> {
     fn keep(&mut self, which: &[usize], timed: &Timed, cost: Cost, took_s: f64) {
         let all = || std::iter::once(&timed.cpu).chain(&timed.devices);
         let in_rounds: f64 = all().map(|s| s.iter().sum::<f64>()).sum();
-        let besides_s = if cost.bytes() >= MUCH { (took_s - in_rounds).max(0.0) } else { 0.0 };
+        // What was done once has nothing to do with sizes.
+        let besides_s = if cost.bytes() >= MUCH { (took_s - in_rounds - timed.once_s).max(0.0) } else { 0.0 };
         // A sample of several calls between copies is shown as one call's share.
         let calls = |i: &usize| self.sweep.residencies[*i].calls() as f64;
         let on_devices: f64 = which.iter().zip(&timed.devices).map(|(i, s)| calls(i) * stats::median(s)).sum();
@@ -594,7 +595,7 @@ mod tests {
             self.0.sleep(Duration::from_secs_f64(2.0 * rounds * call_s));
             let samples = vec![call_s; order.pairs];
             let (cpu, devices) = (samples.clone(), vec![samples]);
-            Ok(Some(Timed { cpu, devices, calls: 2 * rounds as u64, kernel: String::new(), wrong: None }))
+            Ok(Some(Timed { cpu, devices, calls: 2 * rounds as u64, kernel: String::new(), wrong: None, once_s: 0.0 }))
         }
     }
 
