@@ -33,17 +33,31 @@ pub fn count(shape: &[u64]) -> Result<u64> {
         .ok_or_else(|| Error::new(Code::SizeOverflow, format!("the product of {shape:?} exceeds 64 bits")))
 }
 
+/// Bytes of a tensor. Errors: `SizeOverflow`.
+fn bytes(dtype: DType, shape: &[u64]) -> Result<usize> {
+    let bytes = count(shape)?.checked_mul(dtype.size()).and_then(|b| usize::try_from(b).ok());
+    bytes.ok_or_else(|| Error::new(Code::SizeOverflow, format!("{shape:?} of {dtype} exceeds the address space")))
+}
+
+fn too_much(bytes: usize, shape: &[u64]) -> Error {
+    Error::new(Code::OutOfHostMemory, format!("{bytes} bytes for a tensor {shape:?}"))
+}
+
 impl HostTensor {
     /// A tensor of zeros.
     pub fn zeros(dtype: DType, shape: &[u64]) -> Result<Self> {
-        let bytes = count(shape)?
-            .checked_mul(dtype.size())
-            .and_then(|b| usize::try_from(b).ok())
-            .ok_or_else(|| Error::new(Code::SizeOverflow, format!("{shape:?} of {dtype} exceeds the address space")))?;
+        let bytes = bytes(dtype, shape)?;
         let mut data = Vec::new();
-        data.try_reserve_exact(bytes)
-            .map_err(|_| Error::new(Code::OutOfHostMemory, format!("{bytes} bytes for a tensor {shape:?}")))?;
+        data.try_reserve_exact(bytes).map_err(|_| too_much(bytes, shape))?;
         data.resize(bytes, 0);
+        Ok(HostTensor { dtype, shape: shape.to_vec(), bytes: data })
+    }
+
+    /// The same in memory whose pages the system provides when they are first written to: for one who writes all of it at once, on
+    /// several threads, before anything is timed. Errors: as those of [`HostTensor::zeros`].
+    pub(crate) fn untouched(dtype: DType, shape: &[u64]) -> Result<Self> {
+        let bytes = bytes(dtype, shape)?;
+        let data = bytemuck::try_zeroed_vec(bytes).map_err(|()| too_much(bytes, shape))?;
         Ok(HostTensor { dtype, shape: shape.to_vec(), bytes: data })
     }
 

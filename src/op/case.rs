@@ -1,8 +1,10 @@
 //! Case names back to cases, and the data of a case.
 
+use std::sync::{Mutex, PoisonError};
+
 use rayon::prelude::*;
 
-use crate::base::{Attrs, Case, Code, DType, Error, Fill, HostTensor, Result, rng::Philox};
+use crate::base::{Attrs, Case, Code, DType, Error, Fill, HostTensor, Result, os, rng::Philox};
 use crate::kernel::cpu::simd::{self, Isa, dispatch};
 
 use super::{OpDesc, Range, Role, find};
@@ -58,7 +60,7 @@ pub fn inputs(op: &OpDesc, case: &Case) -> Result<Vec<HostTensor>> {
             continue;
         }
         let range = op.domain[out.len()];
-        let mut t = HostTensor::zeros(op.operand_dtype(i, case), &shapes[i])?;
+        let mut t = HostTensor::untouched(op.operand_dtype(i, case), &shapes[i])?;
         fill_tensor(&mut t, case.fill, range, &rng, i as u64);
         out.push(t);
     }
@@ -216,13 +218,34 @@ fn integer_specials(dtype: DType) -> Vec<f64> {
 }
 
 /// Elements that one thread writes at a time.
-const SHARE: usize = 1 << 20;
+const SHARE: usize = 1 << 18;
 
 /// Numbers that are made before they become elements.
 const SOME: usize = 256;
 
+/// Does each piece of work, on as many threads as there are processors. They end with it: none is awake when something is timed.
+fn on_threads<T: Send>(work: impl ExactSizeIterator<Item = T> + Send, each: impl Fn(T) + Sync) {
+    let threads = os::allowed_cpus().len().min(work.len());
+    if threads < 2 {
+        return work.for_each(each);
+    }
+    let work = Mutex::new(work);
+    let next = || work.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let some = || {
+        while let Some(piece) = next() {
+            each(piece);
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads {
+            scope.spawn(some);
+        }
+        some();
+    });
+}
+
 /// Writes what `values(first, ..)` makes, some elements from `first` on at a time, to all; by all threads of the pool that
-/// the caller runs in, if it runs in one.
+/// the caller runs in, or by threads of its own.
 fn write_all(t: &mut HostTensor, values: impl Fn(u64, &mut [f64]) + Sync) {
     let pooled = rayon::current_thread_index().is_some();
     macro_rules! each {
@@ -242,7 +265,7 @@ fn write_all(t: &mut HostTensor, values: impl Fn(u64, &mut [f64]) + Sync) {
             let share = SHARE * size_of::<$t>();
             match pooled {
                 true => t.bytes_mut().par_chunks_mut(share).enumerate().for_each(write),
-                false => t.bytes_mut().chunks_mut(share).enumerate().for_each(write),
+                false => on_threads(t.bytes_mut().chunks_mut(share).enumerate(), write),
             }
         }};
     }
@@ -279,6 +302,35 @@ mod tests {
         let Range(low, high) = op.domain[0];
         let range = low as f32..high as f32;
         assert!(v.iter().all(|v| range.contains(v)) && v.iter().any(|v| *v < 0.9 * range.start));
+    }
+
+    /// Whoever writes which part, in a pool or on threads of its own.
+    #[test]
+    fn long_data_are_the_same_on_one_thread_on_several_and_in_a_pool() {
+        for name in ["add/f32/n1000003/-/uniform", "add/bf16/n600000/-/wide", "add/i64/n300001/-/integer"] {
+            let case = parse(name).unwrap();
+            let op = find("add").unwrap();
+            let own = inputs(op, &case).unwrap();
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
+            assert_eq!(own, pool.install(|| inputs(op, &case)).unwrap(), "{name}");
+            let rng = Philox::new(case.seed());
+            if name.contains("f32") {
+                let Range(low, high) = op.domain[1];
+                for i in [0, SHARE as u64 - 1, SHARE as u64, 1_000_002] {
+                    let want = (low + rng.unit(1, i) * (high - low)) as f32;
+                    assert_eq!(own[1].to_vec::<f32>().unwrap()[i as usize], want, "{i}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_piece_of_work_is_done_once() {
+        for count in [0, 1, 2, 1000] {
+            let done = Mutex::new(vec![0; count]);
+            on_threads(0..count, |i| done.lock().unwrap()[i] += 1);
+            assert_eq!(*done.lock().unwrap(), vec![1; count]);
+        }
     }
 
     #[test]
