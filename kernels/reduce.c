@@ -19,9 +19,11 @@ KERNEL_WG(sum_rows, GROUP, 1, 1)
     for (u32 l = 0; l < WIDE; l++) {
         s[l] = (ACC)0;
     }
-    u64 stretch = (length + STRETCHES - 1) / STRETCHES;
+    u64 stretch = MAX((length + STRETCHES - 1) / STRETCHES, (u64)GROUP * WIDE);
     for (u64 i = lid * WIDE; i < stretch; i += GROUP * WIDE) {
-        for (u64 from = i; from < length; from += stretch) {
+        for (u32 turn = 0; turn < STRETCHES; turn++) {
+            u64 from = i + turn * stretch;
+            if (from >= length) break;
             u32 width = (u32)MIN(MIN(stretch - i, length - from), WIDE);
             u64 at = base + from;
             READ_AHEAD(x, at, WIDE, outer * n)
@@ -91,9 +93,11 @@ KERNEL_WG(dot_part, GROUP, 1, 1)
     for (u32 l = 0; l < WIDE; l++) {
         s[l] = (ACC)0;
     }
-    u64 stretch = (length + STRETCHES - 1) / STRETCHES;
+    u64 stretch = MAX((length + STRETCHES - 1) / STRETCHES, (u64)GROUP * WIDE);
     for (u64 i = lid * WIDE; i < stretch; i += GROUP * WIDE) {
-        for (u64 from = i; from < length; from += stretch) {
+        for (u32 turn = 0; turn < STRETCHES; turn++) {
+            u64 from = i + turn * stretch;
+            if (from >= length) break;
             u32 width = (u32)MIN(MIN(stretch - i, length - from), WIDE);
             u64 at = begin + from;
             EACH(l, width, WIDE, s[l] += LOAD(a, at + l) * LOAD(b, at + l);)
@@ -133,9 +137,11 @@ KERNEL_WG(squares_part, GROUP, 1, 1)
     for (u32 l = 0; l < WIDE; l++) {
         s[l] = (ACC)0;
     }
-    u64 stretch = (length + STRETCHES - 1) / STRETCHES;
+    u64 stretch = MAX((length + STRETCHES - 1) / STRETCHES, (u64)GROUP * WIDE);
     for (u64 i = lid * WIDE; i < stretch; i += GROUP * WIDE) {
-        for (u64 from = i; from < length; from += stretch) {
+        for (u32 turn = 0; turn < STRETCHES; turn++) {
+            u64 from = i + turn * stretch;
+            if (from >= length) break;
             u32 width = (u32)MIN(MIN(stretch - i, length - from), WIDE);
             u64 at = begin + from;
             READ_AHEAD(x, at, WIDE, n)

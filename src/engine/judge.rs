@@ -303,4 +303,23 @@ mod tests {
         }
         assert!(with > 50 && without.len() * 50 < with, "{with} with, without: {without:?}");
     }
+
+    /// Whatever many parts a long row is cut into, they are joined by a text that a small case takes, too.
+    #[test]
+    fn long_reductions_take_texts_that_have_a_trial() {
+        let wgpu = DeviceInfo { langs: vec![Lang::Wgsl], backend: Backend::Wgpu, ..DeviceInfo::ordinary_gpu() };
+        for info in [DeviceInfo { compute_units: 132, ..DeviceInfo::ordinary_gpu() }, wgpu] {
+            for op in ["sum", "mean", "max", "argmin", "dot", "nrm2"].map(|o| find(o).unwrap()) {
+                for (dtype, n) in [(DType::F32, 1 << 16), (DType::F32, 1 << 24), (DType::F16, 1 << 24)] {
+                    let dims = if op.dims.len() == 1 { vec![n] } else { vec![1, n, 1] };
+                    let case = op.case(dtype, &dims, Default::default(), Fill::Uniform).unwrap();
+                    let choice = kernel::choose(op.kernels, &case, &info, None).unwrap();
+                    let wanted = programs(op, &case, &choice, &info).unwrap();
+                    for p in &wanted {
+                        assert!(small_case(op, &case, &info, p, &wanted).unwrap().is_some(), "{case} {p:?}");
+                    }
+                }
+            }
+        }
+    }
 }

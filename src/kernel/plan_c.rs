@@ -23,9 +23,9 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// `WIDE`, and `STRETCHES`: how many places a work-item reads or writes at in turn.
-    pub(super) fn defines(self) -> [(String, String); 2] {
-        let stretches = if self.group == 1 { 2 } else { 1 };
+    /// `WIDE`, and `STRETCHES`: how many places a work-item reads or writes at in turn; `stretches` on a GPU.
+    pub(super) fn defines(self, stretches: u32) -> [(String, String); 2] {
+        let stretches = if self.group == 1 { 2 } else { stretches };
         [("WIDE".into(), self.wide.to_string()), ("STRETCHES".into(), stretches.to_string())]
     }
 }

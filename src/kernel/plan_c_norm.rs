@@ -19,7 +19,7 @@ const BUSY: u64 = 1_024;
 /// A step whose work-items share rows or columns.
 fn shared(case: &Case, entry: &'static str, share: Share) -> Step {
     let mut s = step(case.dtype, entry, case.dtype.compute(), case.dtype, share.group);
-    s.defines.extend(share.defines());
+    s.defines.extend(share.defines(1));
     s
 }
 

@@ -7,11 +7,11 @@ use crate::base::{Case, Cost, DType, DeviceInfo, Result};
 
 use super::plan_c::{self, GROUP, Share, column_share, row_share};
 use super::plan_native::reduce_cost;
-use super::plan_reduce::{Order, Pass, blocks, passes, segment};
+use super::plan_reduce::{Order, Pass, ROW, blocks, passes, row_segment, segment};
 use super::{Arg, Kernel, Param, Plan, Step, spread_groups};
 
-/// Elements of one row that one group takes before another launch joins the groups' results; of a GPU, of a processor.
-const SEGMENT: [u64; 2] = [16_384, 65_536];
+/// Elements of one row that one group of a processor takes before another launch joins the groups' results.
+const SEGMENT: u64 = 65_536;
 /// Fewer elements than this of one column are no work-item's while there are fewer than `BUSY` items, or on a processor so
 /// many for each of its cores: each part is written, and read by another launch.
 const COLUMN: u64 = 64;
@@ -21,9 +21,9 @@ const BUSY_PER_CORE: u64 = 16;
 /// its part of a row, seldom later. So parts are as long as they can be with this many for each of its cores.
 const PARTS_PER_CORE: u64 = 8;
 
-/// The one for the device.
-fn of<T: Copy>(pair: [T; 2], info: &DeviceInfo) -> T {
-    pair[usize::from(info.is_software())]
+/// Elements of one row that one group sums.
+fn summed(p: Pass, info: &DeviceInfo) -> u64 {
+    if info.is_software() { SEGMENT } else { row_segment(p, info) }
 }
 
 /// One launch of a pass: entry (of rows or columns), groups, sizes, and how many parts of each axis stay.
@@ -38,14 +38,21 @@ struct Cut {
 
 /// Longest part of a row in which an extreme is searched.
 fn searched(p: Pass, info: &DeviceInfo) -> u64 {
-    let parts = if info.is_software() { u64::from(info.compute_units.max(1)) * PARTS_PER_CORE } else { u64::MAX };
-    segment(p.n, p.outer, parts, of(SEGMENT, info), u64::MAX)
+    if !info.is_software() {
+        return row_segment(p, info);
+    }
+    segment(p.n, p.outer, u64::from(info.compute_units.max(1)) * PARTS_PER_CORE, SEGMENT, u64::MAX)
 }
 
 /// Parts of rows have `longest` elements, those of columns at most as many.
 fn cut(p: Pass, info: &DeviceInfo, longest: u64) -> Result<Cut> {
     let rows = p.inner == 1;
-    let share = if rows { row_share(p.n, info) } else { column_share(p.inner, info) };
+    let share = match (rows, p.joins && !info.is_software()) {
+        // Of one size, however many parts: the same text for small operands and large ones.
+        (true, true) => Share { group: GROUP, wide: 1 },
+        (true, false) => row_share(p.n, info),
+        (false, _) => column_share(p.inner, info),
+    };
     let strips = p.inner.div_ceil(u64::from(share.wide));
     let busy = if share.group == 1 { BUSY_PER_CORE * u64::from(info.compute_units.max(1)) } else { BUSY };
     let length = if rows { longest } else { segment(p.n, p.outer.saturating_mul(strips), busy, COLUMN, longest) };
@@ -70,7 +77,8 @@ fn sum_types(dtype: DType) -> (DType, DType) {
 /// A step of reduce.c.
 fn step(dtype: DType, entry: &'static str, acc: DType, out: DType, share: Share) -> Step {
     let mut s = plan_c::step(dtype, entry, acc, out, share.group);
-    s.defines.extend(share.defines());
+    // A GPU's work-item that waits for one number before it asks for the next leaves the memory idle.
+    s.defines.extend(share.defines(4));
     s.defines.push(("ROOT".into(), if acc.is_float() { "sqrt" } else { "" }.into()));
     s
 }
@@ -93,7 +101,7 @@ fn sum_into(
     for (i, pass) in list.iter().enumerate() {
         let mut pass = *pass;
         while pass.results() > 0 {
-            let c = cut(pass, info, of(SEGMENT, info))?;
+            let c = cut(pass, info, summed(pass, info))?;
             let last = i + 1 == list.len() && c.parts == 1;
             let (target, stored) = if last { (to, out) } else { (Arg::Scratch(plan.scratch.len()), acc) };
             if !last {
@@ -112,7 +120,7 @@ fn sum_into(
             if c.parts == 1 {
                 break;
             }
-            pass.n = c.parts;
+            (pass.n, pass.joins) = (c.parts, true);
         }
         if pass.results() == 0 && i + 1 < list.len() {
             // Nothing to hand on; the next pass finds an axis of no elements.
@@ -172,7 +180,7 @@ pub fn mean(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
 pub fn dot(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
     let n = case.dim("n");
     let (acc, out) = sum_types(case.dtype);
-    let segment = of(SEGMENT, info);
+    let segment = summed(Pass::of(1, n, 1), info);
     let parts = n.div_ceil(segment).max(1);
     let mut plan = Plan::default();
     let (target, stored) = if parts == 1 { (Arg::Operand(2), out) } else { (Arg::Scratch(0), acc) };
@@ -186,7 +194,7 @@ pub fn dot(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
     });
     if parts > 1 {
         plan.scratch.push(parts * acc.size());
-        let rest = Pass { outer: 1, n: parts, inner: 1, behind: 1 };
+        let rest = Pass { joins: true, ..Pass::of(1, parts, 1) };
         sum_into(&mut plan, &[rest], target, acc, acc, Arg::Operand(2), out, Cost::default(), info)?;
     }
     Ok(plan)
@@ -212,7 +220,7 @@ pub(super) fn range_params(acc: DType) -> ([Param; 4], [Param; 6]) {
 /// rounding of it.
 fn enough(acc: DType) -> Param {
     let digits = if acc == DType::F64 { 53 } else { 24 };
-    let longest = SEGMENT[0].max(SEGMENT[1]).ilog2() as i32;
+    let longest = SEGMENT.max(ROW.1).ilog2() as i32;
     Param::scalar(acc, 2f64.powi(2 * ranges(acc)[0] + longest + digits + 8))
 }
 
@@ -221,7 +229,7 @@ fn enough(acc: DType) -> Param {
 pub fn nrm2(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
     let (n, acc) = (case.dim("n"), case.dtype.compute());
     let (squares, root) = range_params(acc);
-    let segment = of(SEGMENT, info);
+    let segment = summed(Pass::of(1, n, 1), info);
     let parts = n.div_ceil(segment).max(1);
     let mut plan = Plan { steps: Vec::new(), scratch: vec![3 * parts * acc.size()] };
     let mut params = [n, segment, parts].map(Param::U64).to_vec();
@@ -239,7 +247,7 @@ pub fn nrm2(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
     if parts > 1 {
         sums = Arg::Scratch(1);
         plan.scratch.push(3 * acc.size());
-        let rest = Pass { outer: 3, n: parts, inner: 1, behind: 1 };
+        let rest = Pass { joins: true, ..Pass::of(3, parts, 1) };
         sum_into(&mut plan, &[rest], Arg::Scratch(0), acc, acc, sums, acc, Cost::default(), info)?;
     }
     plan.steps.push(Step {
@@ -279,11 +287,11 @@ fn key_step(entry: &'static str, dtype: DType, order: Order, first: bool, last: 
         ("ONE_ZERO", u8::from(order.one_zero).to_string()),
         ("FIRST", u8::from(first).to_string()),
         ("LAST", u8::from(last).to_string()),
-        // A step of a group, or as much of a row as a processor finds the largest of before it joins its lanes.
-        ("CHUNK", if share.group == 1 { 256 } else { share.group }.to_string()),
+        // Some steps of a group, or as much of a row as a processor finds the largest of before it joins its lanes.
+        ("CHUNK", if share.group == 1 { 256 } else { 4 * share.group }.to_string()),
     ];
     s.defines.extend(words.into_iter().map(|(name, value)| (name.to_string(), value)));
-    s.defines.extend(share.defines());
+    s.defines.extend(share.defines(1));
     s
 }
 
@@ -315,7 +323,7 @@ fn extreme(case: &Case, info: &DeviceInfo, minimum: bool) -> Result<Plan> {
             if c.parts == 1 {
                 break;
             }
-            pass.n = c.parts;
+            (pass.n, pass.joins) = (c.parts, true);
         }
     }
     Ok(plan)
@@ -371,7 +379,7 @@ fn place(case: &Case, info: &DeviceInfo, minimum: bool) -> Result<Plan> {
                 break;
             }
             // The parts' places are those along the whole axis already.
-            (pass.n, behind) = (c.parts, 0);
+            (pass.n, pass.joins, behind) = (c.parts, true, 0);
         }
     }
     Ok(plan)

@@ -1,7 +1,7 @@
 //! What all languages' reductions share: which axes are taken together, in which passes, and how the numbers of a dtype
 //! become unsigned keys of the same order. Touches no device.
 
-use crate::base::{Attr, Attrs, Case, Code, DType, Error, Result, host};
+use crate::base::{Attr, Attrs, Case, Code, DType, DeviceInfo, Error, Result, host};
 
 /// One pass over [outer, n, inner] along the middle axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,9 +14,16 @@ pub struct Pass {
     pub inner: u64,
     /// Elements that earlier passes joined to each one of this pass: position = index * behind + position in those.
     pub behind: u64,
+    /// True if the axis is the parts into which an earlier launch cut this pass's.
+    pub joins: bool,
 }
 
 impl Pass {
+    /// Over operands as they are.
+    pub const fn of(outer: u64, n: u64, inner: u64) -> Self {
+        Pass { outer, n, inner, behind: 1, joins: false }
+    }
+
     /// Results of the pass.
     pub fn results(&self) -> u64 {
         self.outer.saturating_mul(self.inner)
@@ -117,10 +124,11 @@ pub fn passes(blocks: &[Block]) -> Vec<Pass> {
             n: *n,
             inner: product(&mut blocks[at + 1..].iter().filter(|b| !b.1)),
             behind: product(&mut blocks[at + 1..].iter().filter(|b| b.1)),
+            joins: false,
         });
     }
     if out.is_empty() {
-        out.push(Pass { outer: product(&mut blocks.iter()), n: 1, inner: 1, behind: 1 });
+        out.push(Pass::of(product(&mut blocks.iter()), 1, 1));
     }
     out
 }
@@ -188,12 +196,42 @@ pub fn segment(n: u64, results: u64, items: u64, low: u64, high: u64) -> u64 {
     n.saturating_mul(results).div_ceil(items).clamp(low, high)
 }
 
+/// Elements of a row that one group of a GPU takes before another launch joins what the groups found: as many as leave
+/// [`GROUPS_PER_UNIT`] groups for each of its units. Fewer than [`ROW`]'s first are not worth a group; its last bounds the error of
+/// a sum in one group. Joined parts are one group's: another launch would cost more, and be a further text that only large
+/// operands take.
+pub fn row_segment(p: Pass, info: &DeviceInfo) -> u64 {
+    if p.joins {
+        return ROW.1;
+    }
+    let units = if info.compute_units == 0 { UNITS } else { u64::from(info.compute_units) };
+    segment(p.n, p.outer, units * GROUPS_PER_UNIT, ROW.0, ROW.1)
+}
+
+/// See [`row_segment`].
+pub const ROW: (u64, u64) = (2_048, 16_384);
+const GROUPS_PER_UNIT: u64 = 4;
+/// Of a GPU whose API does not tell (WebGPU).
+const UNITS: u64 = 64;
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn key(o: Order, b: u64) -> u64 {
         if b & o.magnitude > o.infinity { o.all } else { o.rank(b) }
+    }
+
+    /// A sum of 65,536 numbers in four groups left 128 of an H200's 132 units idle: 23 us, PyTorch's 8.
+    #[test]
+    fn a_long_row_keeps_the_units_of_a_gpu_busy() {
+        let info = |compute_units| DeviceInfo { compute_units, ..DeviceInfo::ordinary_gpu() };
+        let of = |outer, n, units| row_segment(Pass::of(outer, n, 1), &info(units));
+        assert_eq!([of(1, 100, 132), of(1, 65_536, 132), of(1, 1 << 20, 132)], [2_048; 3]);
+        assert_eq!(of(1, 1 << 24, 132), 16_384);
+        // Rows that keep it busy by themselves are not cut before they must be.
+        assert_eq!([of(4_096, 16_384, 132), of(528, 10_000, 132)], [16_384, 10_000]);
+        assert_eq!(of(1, 1 << 20, 0), of(1, 1 << 20, 64), "not told");
     }
 
     #[test]
@@ -242,8 +280,8 @@ mod tests {
             fill: crate::base::Fill::Uniform,
         };
         let list = passes(&blocks(&case).unwrap());
-        assert_eq!(list[0], Pass { outer: 6, n: 5, inner: 7, behind: 1 });
-        assert_eq!(list[1], Pass { outer: 1, n: 2, inner: 21, behind: 5 });
+        assert_eq!(list[0], Pass::of(6, 5, 7));
+        assert_eq!(list[1], Pass { behind: 5, ..Pass::of(1, 2, 21) });
         // Neighbours, and axes of extent 1 between them, are one.
         assert_eq!(bind(&[4, 2, 1, 3, 5], &[1, 3]).unwrap(), (vec![4, 6, 5], Attrs::new()));
         assert_eq!(bind(&[4, 2], &[]).unwrap().0, [1, 8, 1]);

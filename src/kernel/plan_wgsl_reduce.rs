@@ -5,12 +5,15 @@
 use crate::base::{Case, Code, Cost, DType, DeviceInfo, Error, Feature, Result};
 
 use super::plan_native::{dot_cost, nrm2_cost, reduce_cost};
-use super::plan_reduce::{Order, Pass, blocks, passes, segment};
+use super::plan_reduce::{Order, Pass, ROW, blocks, passes, row_segment, segment};
 use super::plan_wgsl::{GROUP, fit, half_text, product, sizes, step};
 use super::{Arg, Kernel, Param, Plan, Step, plan_c_reduce, spread_groups};
 
-/// Elements of a row or column that one group or work-item takes in one launch.
-const SEGMENT: u64 = 16_384;
+/// Elements of a row that one group takes in one launch.
+fn row(p: Pass, info: &DeviceInfo) -> u64 {
+    if info.is_software() { ROW.1 } else { row_segment(p, info) }
+}
+
 const COLUMN: (u64, u64) = (64, 1_024);
 const BUSY: u64 = 1 << 14;
 
@@ -91,9 +94,9 @@ struct Cut {
 }
 
 fn cut(p: Pass, info: &DeviceInfo) -> Result<Cut> {
-    // A group per short row would mostly idle.
-    let rows = p.inner == 1 && p.n > 64;
-    let length = if rows { SEGMENT } else { segment(p.n, p.results(), BUSY, COLUMN.0, COLUMN.1) };
+    // A group per short row would mostly idle. Parts are joined by the same text, however many they are.
+    let rows = p.inner == 1 && (p.n > 64 || p.joins && !info.is_software());
+    let length = if rows { row(p, info) } else { segment(p.n, p.results(), BUSY, COLUMN.0, COLUMN.1) };
     let parts = p.n.div_ceil(length).max(1);
     let results = product(&[p.outer, parts, p.inner]);
     let groups = spread_groups(if rows { results } else { results.div_ceil(GROUP) }, info)?;
@@ -137,7 +140,7 @@ fn sum_into(
             if c.parts == 1 {
                 break;
             }
-            pass.n = c.parts;
+            (pass.n, pass.joins) = (c.parts, true);
         }
         if pass.results() == 0 && i + 1 < list.len() {
             // Nothing to hand on; the next pass finds an axis of no elements.
@@ -216,19 +219,20 @@ pub fn dot(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
     let (n, acc) = (case.dim("n"), sum_type(case, info)?);
     fit(info, &[(n, case.dtype)])?;
     let half = half_text(case.dtype).is_some();
-    let parts = n.div_ceil(SEGMENT).max(1);
+    let segment = row(Pass::of(1, n, 1), info);
+    let parts = n.div_ceil(segment).max(1);
     let mut plan = Plan { steps: Vec::new(), scratch: vec![waiting(parts, acc), waiting(1, acc)] };
     let done = if half { Arg::Scratch(1) } else { Arg::Operand(2) };
     let target = if parts == 1 { done } else { Arg::Scratch(0) };
     plan.steps.push(Step {
         args: vec![Arg::Operand(0), Arg::Operand(1), target],
         writes: vec![false, false, true],
-        params: sizes(&[n, SEGMENT, parts]),
+        params: sizes(&[n, segment, parts]),
         cost: dot_cost(case, acc.size()),
         ..sum_step(case, "dot_part", spread_groups(parts, info)?, case.dtype, acc, "v")
     });
     if parts > 1 {
-        let rest = Pass { outer: 1, n: parts, inner: 1, behind: 1 };
+        let rest = Pass { joins: true, ..Pass::of(1, parts, 1) };
         sum_into(&mut plan, case, &[rest], target, acc, acc, done, Cost::default(), info)?;
     }
     if half {
@@ -245,9 +249,10 @@ pub fn nrm2(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
     let (n, acc) = (case.dim("n"), case.dtype.compute());
     fit(info, &[(n, case.dtype)])?;
     let (ranges, root) = plan_c_reduce::range_params(acc);
-    let parts = n.div_ceil(SEGMENT).max(1);
+    let segment = row(Pass::of(1, n, 1), info);
+    let parts = n.div_ceil(segment).max(1);
     let mut plan = Plan { steps: Vec::new(), scratch: vec![3 * parts * acc.size()] };
-    let mut params = sizes(&[n, SEGMENT, parts]);
+    let mut params = sizes(&[n, segment, parts]);
     params.extend(ranges);
     plan.steps.push(Step {
         args: vec![Arg::Operand(0), Arg::Scratch(0)],
@@ -260,7 +265,7 @@ pub fn nrm2(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
     if parts > 1 {
         sums = Arg::Scratch(1);
         plan.scratch.push(3 * acc.size());
-        let rest = Pass { outer: 3, n: parts, inner: 1, behind: 1 };
+        let rest = Pass { joins: true, outer: 3, ..Pass::of(1, parts, 1) };
         sum_into(&mut plan, case, &[rest], Arg::Scratch(0), acc, acc, sums, Cost::default(), info)?;
     }
     plan.steps.push(Step {
@@ -368,7 +373,7 @@ fn extreme(case: &Case, info: &DeviceInfo, minimum: bool, place: bool) -> Result
                 break;
             }
             // The parts' places are those along the whole axis already.
-            (pass.n, behind) = (c.parts, 0);
+            (pass.n, pass.joins, behind) = (c.parts, true, 0);
         }
     }
     if packs {

@@ -18,7 +18,7 @@ pub(super) fn blocks(call: &Call) -> Vec<Block> {
 
 /// The only pass of a call with one reduced block at most, without the lists of the general case.
 pub(super) fn only_pass(call: &Call) -> Option<Pass> {
-    let (mut p, mut seen) = (Pass { outer: 1, n: 1, inner: 1, behind: 1 }, false);
+    let (mut p, mut seen) = (Pass::of(1, 1, 1), false);
     for pair in call.params.chunks_exact(2) {
         let (extent, reduced) = (pair[0].u64(), pair[1].u64() != 0);
         match (reduced, seen) {
