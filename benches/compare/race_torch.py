@@ -3,8 +3,8 @@
 
 Usage: benches/compare/race_torch.py BINARY [--device cpu,cuda:0] [--dtype f32] [--rounds 3] [--json FILE] [--quick]
 Operands stay on the device on both sides (gpuctl: --residency resident); torch writes into outputs that exist. CUDA is
-timed by events around a batch, synchronised at its end. TF32 is off: f32 means f32 on both sides.  The two sides take
-turns, round by round. Needs a python3 with torch; says so and ends with code 3 where there is none.
+timed by events around a batch of 5 ms, synchronised at its end; gpuctl's calls share a wait in regions as long (--region
+5ms). TF32 is off: f32 means f32 on both sides. The two sides take turns, round by round. Needs a python3 with torch; says so and ends with code 3 where there is none.
 """
 
 import argparse
@@ -98,7 +98,7 @@ def main():
                 theirs.append(records.median(torch_samples(torch, op, shape, dtype, device, seconds)))
                 found, command = records.bench(
                     binary, ["--device", device, "--op", op, "--dtype", args.dtype, "--shape", text, "--residency",
-                             "resident", "--budget", f"{max(seconds, 0.1):g}s"])
+                             "resident", "--region", "5ms", "--processes", "1", "--budget", f"{max(seconds, 0.1):g}s"])
                 # With a GPU named, the CPU's row may come along for the comparison.
                 good = [r for r in found if records.usable(r) and r["device"] == device]
                 if good:

@@ -156,6 +156,9 @@ pub struct BenchRecord {
     pub residency: String,
     /// Calls per transfer; 1 except for residency `once`.
     pub k: u64,
+    /// Timed region in seconds: shorter resident calls follow each other and share one wait.
+    #[serde(default = "first_region_s")]
+    pub region_s: f64,
     /// CPU threads of the baseline.
     pub threads: u32,
     /// Number of samples.
@@ -197,6 +200,11 @@ pub struct BenchRecord {
     pub speedup_vs_cpu: Option<f64>,
     /// 95 % interval of the speed-up.
     pub speedup_ci: Option<[f64; 2]>,
+}
+
+/// That of all rows from before it was told.
+fn first_region_s() -> f64 {
+    50e-6
 }
 
 /// A row of `bench --baseline`: what became of a row since.

@@ -228,8 +228,8 @@ pub(super) struct Bench {
     pub(super) op: Option<String>,
     /// A suite instead of ops: ablate (what the engine's pool, kernel cache, page-locked copies and thresholds are worth)
     #[arg(long, value_name = "NAME", value_parser = ["ablate"], conflicts_with_all = [
-        "shape", "attr", "dtype", "residency", "cache", "variant", "cpu_variant", "processes", "baseline", "csv", "markdown",
-        "plot",
+        "shape", "attr", "dtype", "residency", "cache", "region", "variant", "cpu_variant", "processes", "baseline", "csv",
+        "markdown", "plot",
     ])]
     pub(super) suite: Option<String>,
     /// Sizes in the op's unit: 128..4096 doubles, 128..4096:128 steps, 128..4096x1.5 multiplies, 64,256 lists
@@ -251,6 +251,10 @@ pub(super) struct Bench {
     /// What caches hold when a call begins: hot (of the call before), or cold (swept before each sample)
     #[arg(long, value_name = "hot|cold", default_value = "hot")]
     pub(super) cache: String,
+    /// Timed region: resident calls that are shorter follow each other, up to 30, and share one wait. 50us is nearly a call of a
+    /// program that waits for each result; 5ms is what other tools show that time kernels behind each other
+    #[arg(long, value_name = "50us", default_value = "50us")]
+    pub(super) region: String,
     /// Kernel variant on the GPUs
     #[arg(long, value_name = "V")]
     pub(super) variant: Option<String>,

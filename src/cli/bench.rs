@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::base::record::{BenchRecord, ChangeRecord};
 use crate::base::sink::{Cancel, Sink};
-use crate::base::{Code, DeviceInfo, Document, Error, Record, Result};
+use crate::base::{Code, DeviceInfo, Document, Error, Record, Result, units};
 use crate::device::cpu::Pin;
 use crate::device::probe::Rig;
 use crate::engine::KernelCache;
@@ -33,6 +33,15 @@ fn earlier(path: &str) -> Result<Document> {
     baseline::parse(&std::fs::read_to_string(path).map_err(failed)?).map_err(|e| bad(e.detail()))
 }
 
+/// The timed region of `--region`: from the shortest that clocks resolve well to a second.
+fn region(text: &str) -> Result<f64> {
+    let region_s = seconds("--region", text)?;
+    if (REGION_S..=1.0).contains(&region_s) {
+        return Ok(region_s);
+    }
+    Err(Error::new(Code::BadArgument, format!("--region {text}: expected {} to 1 s", units::seconds(REGION_S))))
+}
+
 impl Ctx<'_> {
     fn bench_config(a: &args::Bench, ceilings: Ceilings) -> Result<bench::BenchConfig> {
         if !(1..=64).contains(&a.processes) {
@@ -48,7 +57,7 @@ impl Ctx<'_> {
             variant: a.variant.clone(),
             cpu_variant: a.cpu_variant.clone(),
             budget_s: seconds("--budget", &a.budget)? / a.processes as f64,
-            region_s: REGION_S,
+            region_s: region(&a.region)?,
             cache: a.cache.parse()?,
             cases: Vec::new(),
             ceilings,

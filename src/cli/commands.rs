@@ -103,18 +103,23 @@ fn outlive_the_terminal() -> Result<()> {
 /// A duration: `10s`, `2m`, `1h`, `250ms`, or plain seconds.
 pub(super) fn seconds(name: &str, text: &str) -> Result<f64> {
     let bad = || {
-        Error::new(Code::BadArgument, format!("{name} {text}: expected a positive duration such as 10s, 2m or 500ms"))
+        Error::new(
+            Code::BadArgument,
+            format!("{name} {text}: expected a positive duration such as 10s, 2m, 500ms or 50us"),
+        )
     };
     let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
-    let factor = match unit {
-        "" | "s" => 1.0,
-        "ms" => 1e-3,
-        "m" | "min" => 60.0,
-        "h" => 3600.0,
+    let number = number.parse::<f64>().map_err(|_| bad())?;
+    let v = match unit {
+        "" | "s" => number,
+        // Divided, so that 50us is the number that 50e-6 is.
+        "ms" => number / 1e3,
+        "us" => number / 1e6,
+        "m" | "min" => number * 60.0,
+        "h" => number * 3600.0,
         _ => return Err(bad()),
     };
-    let v = number.parse::<f64>().map_err(|_| bad())? * factor;
     if v > 0.0 && v.is_finite() { Ok(v) } else { Err(bad()) }
 }
 

@@ -176,6 +176,7 @@ pub(crate) fn bench(status: Status, reason: &str) -> BenchRecord {
         subject: subject(status, reason),
         residency: "always".into(),
         k: 1,
+        region_s: 50e-6,
         threads: 2,
         samples: if ok { 3 } else { 0 },
         samples_s: if ok { vec![1e-3, 1.1e-3, 0.9e-3] } else { vec![] },

@@ -57,7 +57,7 @@ fn same(a: &BenchRecord, b: &BenchRecord) -> bool {
     };
     of(a) == of(b)
         && a.subject.attrs == b.subject.attrs
-        && (&a.residency, a.k) == (&b.residency, b.k)
+        && (&a.residency, a.k, a.region_s) == (&b.residency, b.k, b.region_s)
         && (a.subject.device != "cpu" || a.threads == b.threads)
 }
 
@@ -184,6 +184,7 @@ mod tests {
                 subject,
                 residency: "resident".into(),
                 k: 1,
+                region_s: 50e-6,
                 threads: 2,
                 samples: 3,
                 samples_s: Vec::new(),
@@ -242,6 +243,16 @@ mod tests {
         let untold = compare(&old, &run(&SLOWER, &[]), &Rule::default());
         assert_eq!(verdicts(&untold), ["SLOWER"; 10]);
         assert_eq!(untold[0].machine_ratio, None);
+    }
+
+    /// Of calls that share a wait each takes less: held against others they would seem faster.
+    #[test]
+    fn rows_of_another_region_are_another_measurement() {
+        let old = document(&run(&TIMES, &[]));
+        let new: Vec<_> = run(&TIMES, &[]).into_iter().map(|r| BenchRecord { region_s: 5e-3, ..r }).collect();
+        for change in compare(&old, &new, &Rule::default()) {
+            assert_eq!((change.verdict.as_str(), change.old_s), (Change::NotComparable.name(), None));
+        }
     }
 
     #[test]

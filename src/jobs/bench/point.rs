@@ -50,6 +50,8 @@ pub(super) struct Point {
     pub(super) residency: Residency,
     /// One call per sample.
     pub(super) single: bool,
+    /// See [`BenchConfig::region_s`].
+    pub(super) region_s: f64,
 }
 
 pub(super) struct Bench<'a> {
@@ -79,7 +81,9 @@ struct Entry<'r> {
 pub(super) fn points(cfg: &BenchConfig, sink: &mut dyn Sink) -> Result<Vec<Point>> {
     let mut points = Vec::new();
     for (op, case, single) in &cfg.cases {
-        let of = |residency: &Residency| Point { op, case: case.clone(), residency: *residency, single: *single };
+        let region_s = cfg.region_s;
+        let of =
+            |residency: &Residency| Point { op, case: case.clone(), residency: *residency, single: *single, region_s };
         points.extend(cfg.residencies.iter().map(of));
     }
     for op in &cfg.ops {
@@ -96,7 +100,8 @@ pub(super) fn points(cfg: &BenchConfig, sink: &mut dyn Sink) -> Result<Vec<Point
                 // Where the op is a copy or a launch itself, there is no call that shares its copies.
                 let takes = |r: &&Residency| r.takes(op.unit);
                 for residency in cfg.residencies.iter().filter(takes) {
-                    points.push(Point { op, case: case.clone(), residency: *residency, single: false });
+                    let region_s = cfg.region_s;
+                    points.push(Point { op, case: case.clone(), residency: *residency, single: false, region_s });
                 }
             }
         }
@@ -123,6 +128,7 @@ pub(super) fn blank(point: &Point, device: &DeviceInfo, threads: u32) -> BenchRe
         subject: Row::of(&point.case, work, point.op.unit.name(), device),
         residency: point.residency.name().into(),
         k: point.residency.calls(),
+        region_s: point.region_s,
         threads,
         samples: 0,
         samples_s: Vec::new(),
@@ -352,7 +358,7 @@ impl<'a> Bench<'a> {
         }
         let mut subjects: Vec<&mut dyn Subject> = owned.iter_mut().map(|s| s as &mut dyn Subject).collect();
         let budget_s = self.cfg.budget_s * live.len().max(1) as f64;
-        let rule = StopRule { region_s: self.cfg.region_s, ..StopRule::with_budget(budget_s) };
+        let rule = StopRule { region_s: point.region_s, ..StopRule::with_budget(budget_s) };
         let mut between = || {
             let infos = self.devices.iter().map(|r| r.device().info());
             self.meanwhile.borrow_mut().extend(self.clocks.borrow_mut().between(infos));
