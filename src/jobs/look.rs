@@ -56,8 +56,9 @@ pub(super) struct Timed {
     pub(super) kernel: String,
     /// How a device's result is grossly wrong, if one is.
     pub(super) wrong: Option<String>,
-    /// Seconds that went to what a process does once for a case: building kernels, what a library loads with its first call.
-    pub(super) once_s: f64,
+    /// Seconds that operands took: making, moving and comparing them, which a larger case has more of. Not the kernels, nor what a
+    /// library loads with its first call.
+    pub(super) made_s: f64,
 }
 
 /// Whoever times cases in processes 0, 1, ...
@@ -75,8 +76,8 @@ struct Station<'a> {
     kept: RefCell<Kept<Ready>>,
     /// Names of cases that have run in this process, by device.
     ran: RefCell<HashSet<(String, String)>>,
-    /// See [`Timed::once_s`], of the look that is under way.
-    once_s: Cell<f64>,
+    /// Seconds that kernels took in the look that is under way.
+    built_s: Cell<f64>,
 }
 
 /// A case with what it takes to run it.
@@ -139,7 +140,7 @@ impl<'a> Station<'a> {
             kernels: kernels.clone(),
             kept: RefCell::default(),
             ran: RefCell::default(),
-            once_s: Cell::new(0.0),
+            built_s: Cell::new(0.0),
         }
     }
 
@@ -182,26 +183,24 @@ impl<'a> Station<'a> {
     }
 
     fn make(&self, op: &'static OpDesc, case: Case, ids: &[&str]) -> Result<Ready> {
+        let begin = self.clock().now();
         // Places on one device share its kernel.
         let (mut devices, mut timing_only) = (Vec::new(), false);
         for id in ids {
             let runner = self.device(id)?;
             timing_only |= sim::timing_only(runner.device().info());
-            let begin = self.clock().now();
             devices.push((id.to_string(), runner.prepare(op, &case, None)?));
-            self.once(self.clock().now() - begin);
         }
-        let inputs = if timing_only { zeros(op, &case)? } else { case::inputs(op, &case)? };
         let cpu = self.cpu.prepare(op, &case, self.cpu_variant)?;
+        self.built_s.set(self.clock().now() - begin);
+        let inputs = if timing_only { zeros(op, &case)? } else { case::inputs(op, &case)? };
         Ok(Ready { case, inputs, cpu, devices, timing_only })
     }
 
-    fn once(&self, seconds: f64) {
-        self.once_s.set(self.once_s.get() + seconds.max(0.0));
-    }
-
     fn timed(&self, order: &Order, cancel: &Cancel) -> Result<Option<Timed>> {
-        self.once_s.set(0.0);
+        let clock = self.clock();
+        let begin = clock.now();
+        self.built_s.set(0.0);
         let ready = self.ready(order)?;
         let deadline = Duration::from_secs_f64((order.budget_s * 4.0).clamp(10.0, 600.0));
         // The CPU computes where the operands are in either residency.
@@ -225,10 +224,9 @@ impl<'a> Station<'a> {
         };
         let mut subjects: Vec<&mut dyn Subject> = vec![&mut cpu];
         subjects.extend(devices.iter_mut().map(|d| d as &mut dyn Subject));
-        let clock = self.clock();
         let mut first = self.begins(order, &ready);
+        let begin_rounds = clock.now();
         let series = loop {
-            let begin = clock.now();
             let series = sample_between(&mut subjects, &rule, cancel, &mut || rest(clock.as_ref()))?;
             if cancel.raised() {
                 return Err(Error::new(Code::Cancelled, "interrupted"));
@@ -239,12 +237,8 @@ impl<'a> Station<'a> {
             if series[0].samples.len() >= LEAST || !std::mem::take(&mut first) {
                 break series;
             }
-            self.once(clock.now() - begin);
         };
-        let shares = std::iter::once(1).chain(order.places.iter().map(|(_, residency)| residency.calls()));
-        for (s, calls) in series.iter().zip(shares) {
-            self.once(s.first_s - s.median() * calls as f64);
-        }
+        let in_rounds = clock.now() - begin_rounds;
         let calls = series.iter().map(|s| s.calls).sum();
         let mut samples = series.into_iter().map(|s| s.samples);
         let on_cpu = samples.next().unwrap_or_default();
@@ -260,7 +254,8 @@ impl<'a> Station<'a> {
         }
         let kernel = ready.devices.first().map_or_else(String::new, |(_, k)| k.variant.to_string());
         let devices = samples.collect();
-        Ok(Some(Timed { cpu: on_cpu, devices, calls, kernel, wrong, once_s: self.once_s.get() }))
+        let made_s = (clock.now() - begin - in_rounds - self.built_s.get()).max(0.0);
+        Ok(Some(Timed { cpu: on_cpu, devices, calls, kernel, wrong, made_s }))
     }
 
     /// Whether the case runs in this process for the first time, on some device.
@@ -474,7 +469,7 @@ mod tests {
         };
         let timed = late(When::Nth(1)).expect("three pairs");
         assert!(timed.devices[0].iter().all(|s| *s < 0.01), "{:?}", timed.devices);
-        assert!((1.9..2.1).contains(&timed.once_s), "told apart: {}", timed.once_s);
+        assert!(timed.made_s < 0.1, "no larger case has more of it: {}", timed.made_s);
         assert!(late(When::From(1)).is_none(), "one that is always so slow is too slow");
     }
 
@@ -500,7 +495,7 @@ mod tests {
         let (small, met, large) = look(When::Nth(launches + 1), Duration::from_secs(2));
         let large = large.expect("three pairs");
         assert!(small.is_some() && met == 0);
-        assert!(large.devices[0].iter().all(|s| *s < 0.01) && large.once_s > 1.9, "{large:?}");
+        assert!(large.devices[0].iter().all(|s| *s < 0.01) && large.made_s < 0.1, "{large:?}");
     }
 
     /// 30 looks at what a device with a planted fault computes: what is wrong, and how many cases are kept then.

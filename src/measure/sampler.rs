@@ -56,8 +56,6 @@ pub struct Series {
     pub batch: u64,
     /// Calls in all, those before the first sample among them.
     pub calls: u64,
-    /// Seconds of the very first call, which may hold what a driver does once; of as many as the subject's share.
-    pub first_s: f64,
 }
 
 impl Series {
@@ -119,7 +117,7 @@ pub fn sample_between(
     let mut cards = Taken::of(subjects);
     for (i, (s, out)) in subjects.iter_mut().zip(&mut series).enumerate() {
         cards.begins(i);
-        (out.batch, out.calls, out.first_s) = warm_up(*s, rule)?;
+        (out.batch, out.calls) = warm_up(*s, rule)?;
         if cancel.raised() {
             return Err(Error::new(Code::Cancelled, "interrupted before the first sample"));
         }
@@ -164,10 +162,10 @@ fn time(s: &mut dyn Subject, calls: u64, remark: &'static str) -> Result<f64> {
 }
 
 /// Runs until a call is no longer faster than the one before, at most five times or a tenth of the budget; then sizes
-/// the batch. Gives it, the number of calls, and the seconds of the first one.
-fn warm_up(s: &mut dyn Subject, rule: &StopRule) -> Result<(u64, u64, f64)> {
-    let first = time(s, 1, WARM_UP)?;
-    let (mut best, mut spent) = (first, first);
+/// the batch. Gives it and the number of calls.
+fn warm_up(s: &mut dyn Subject, rule: &StopRule) -> Result<(u64, u64)> {
+    let mut best = time(s, 1, WARM_UP)?;
+    let mut spent = best;
     let mut calls = 1;
     for _ in 0..4 {
         if spent > rule.budget_s / 10.0 {
@@ -187,9 +185,9 @@ fn warm_up(s: &mut dyn Subject, rule: &StopRule) -> Result<(u64, u64, f64)> {
     if batch > 1 {
         // One batch more settles caches and the estimate of a very short call.
         let per_call = time(s, batch, WARM_UP)? / batch as f64;
-        return Ok((batch_for(per_call, region_s), calls + batch, first));
+        return Ok((batch_for(per_call, region_s), calls + batch));
     }
-    Ok((batch, calls, first))
+    Ok((batch, calls))
 }
 
 #[cfg(test)]

@@ -177,7 +177,7 @@ struct Known {
     cost: Cost,
     /// Seconds of one round: a CPU call and one device call per residency.
     round_s: f64,
-    /// Seconds that the look took besides (making operands, building kernels) where there was much to make.
+    /// Seconds that operands took besides ([`Timed::made_s`]) where there was much to make.
     besides_s: f64,
 }
 
@@ -521,13 +521,12 @@ impl<'s, 'a> Running<'s, 'a> {
             pairs,
             budget_s,
         };
-        let begin = sweep.clock.now();
         match self.looker.look(&order, process, sweep.cancel) {
             Ok(None) => {
                 Ok(Looked::LeftOut { why: format!("{} hold too few pairs", units::seconds(budget_s)), time: true })
             }
             Ok(Some(timed)) => {
-                self.keep(which, &timed, cost, sweep.clock.now() - begin);
+                self.keep(which, &timed, cost);
                 Ok(if self.out.stopped() { Looked::Stopped } else { Looked::Timed(timed) })
             }
             Err(e) if e.code() == Code::Cancelled => Err(e),
@@ -542,16 +541,17 @@ impl<'s, 'a> Running<'s, 'a> {
         }
     }
 
-    fn keep(&mut self, which: &[usize], timed: &Timed, cost: Cost, took_s: f64) {
-        let all = || std::iter::once(&timed.cpu).chain(&timed.devices);
-        let in_rounds: f64 = all().map(|s| s.iter().sum::<f64>()).sum();
-        // What was done once has nothing to do with sizes.
-        let besides_s = if cost.bytes() >= MUCH { (took_s - in_rounds - timed.once_s).max(0.0) } else { 0.0 };
+    fn keep(&mut self, which: &[usize], timed: &Timed, cost: Cost) {
+        let mut besides_s = if cost.bytes() >= MUCH { timed.made_s } else { 0.0 };
         // A sample of several calls between copies is shown as one call's share.
         let calls = |i: &usize| self.sweep.residencies[*i].calls() as f64;
         let on_devices: f64 = which.iter().zip(&timed.devices).map(|(i, s)| calls(i) * stats::median(s)).sum();
         // A small size says little about a large one.
         if self.out.state.known.is_none_or(|k| total(&cost) >= total(&k.cost)) {
+            // A process that has looked at this size before may have kept its operands.
+            if let Some(k) = self.out.state.known.filter(|k| total(&k.cost) == total(&cost)) {
+                besides_s = besides_s.max(k.besides_s);
+            }
             self.out.state.known = Some(Known { cost, round_s: stats::median(&timed.cpu) + on_devices, besides_s });
             self.out.kernel.clone_from(&timed.kernel);
         }
@@ -595,7 +595,7 @@ mod tests {
             self.0.sleep(Duration::from_secs_f64(2.0 * rounds * call_s));
             let samples = vec![call_s; order.pairs];
             let (cpu, devices) = (samples.clone(), vec![samples]);
-            Ok(Some(Timed { cpu, devices, calls: 2 * rounds as u64, kernel: String::new(), wrong: None, once_s: 0.0 }))
+            Ok(Some(Timed { cpu, devices, calls: 2 * rounds as u64, kernel: String::new(), wrong: None, made_s: 0.0 }))
         }
     }
 

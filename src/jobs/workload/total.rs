@@ -327,7 +327,7 @@ mod tests {
                 calls: 18,
                 kernel: String::new(),
                 wrong: None,
-                once_s: 0.0,
+                made_s: 0.0,
             }
         };
         (0..3).map(of).collect()
