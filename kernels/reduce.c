@@ -3,6 +3,15 @@
    two. A work-item has WIDE sums of neighbours beside each other, of which a processor's compiler makes vectors, and goes
    through STRETCHES of its segment at a time, since one alone leaves a processor waiting for memory. */
 
+/* The places at which a work-item reads in turn, i of each stretch. A GPU's compiler unrolls what it can count, and then asks
+   for all of them at once; on a processor (PoCL) a sum of 2^20 numbers took 116 us with that instead of 102. */
+#if GROUP == 1
+#define EACH_STRETCH(from, i, stretch, length) for (u64 from = (i); from < (length); from += (stretch))
+#else
+#define EACH_STRETCH(from, i, stretch, length) \
+    for (u64 turn = 0, from = (i); turn < STRETCHES && from < (length); turn++, from += (stretch))
+#endif
+
 /* inner = 1: group (row, part) sums x[row, part*segment ..] in a tree and stores y[row, part]. */
 KERNEL_WG(sum_rows, GROUP, 1, 1)
 (GLOBAL const T *RESTRICT x, GLOBAL OUT *RESTRICT y, u64 outer, u64 n, u64 segment, u64 parts) {
@@ -21,9 +30,7 @@ KERNEL_WG(sum_rows, GROUP, 1, 1)
     }
     u64 stretch = MAX((length + STRETCHES - 1) / STRETCHES, (u64)GROUP * WIDE);
     for (u64 i = lid * WIDE; i < stretch; i += GROUP * WIDE) {
-        for (u32 turn = 0; turn < STRETCHES; turn++) {
-            u64 from = i + turn * stretch;
-            if (from >= length) break;
+        EACH_STRETCH(from, i, stretch, length) {
             u32 width = (u32)MIN(MIN(stretch - i, length - from), WIDE);
             u64 at = base + from;
             READ_AHEAD(x, at, WIDE, outer * n)
@@ -95,9 +102,7 @@ KERNEL_WG(dot_part, GROUP, 1, 1)
     }
     u64 stretch = MAX((length + STRETCHES - 1) / STRETCHES, (u64)GROUP * WIDE);
     for (u64 i = lid * WIDE; i < stretch; i += GROUP * WIDE) {
-        for (u32 turn = 0; turn < STRETCHES; turn++) {
-            u64 from = i + turn * stretch;
-            if (from >= length) break;
+        EACH_STRETCH(from, i, stretch, length) {
             u32 width = (u32)MIN(MIN(stretch - i, length - from), WIDE);
             u64 at = begin + from;
             EACH(l, width, WIDE, s[l] += LOAD(a, at + l) * LOAD(b, at + l);)
@@ -139,9 +144,7 @@ KERNEL_WG(squares_part, GROUP, 1, 1)
     }
     u64 stretch = MAX((length + STRETCHES - 1) / STRETCHES, (u64)GROUP * WIDE);
     for (u64 i = lid * WIDE; i < stretch; i += GROUP * WIDE) {
-        for (u32 turn = 0; turn < STRETCHES; turn++) {
-            u64 from = i + turn * stretch;
-            if (from >= length) break;
+        EACH_STRETCH(from, i, stretch, length) {
             u32 width = (u32)MIN(MIN(stretch - i, length - from), WIDE);
             u64 at = begin + from;
             READ_AHEAD(x, at, WIDE, n)
