@@ -4,7 +4,8 @@
 Usage: benches/compare/race_torch.py BINARY [--device cpu,cuda:0] [--dtype f32] [--rounds 3] [--json FILE] [--quick]
 Operands stay on the device on both sides (gpuctl: --residency resident); torch writes into outputs that exist. CUDA is
 timed by events around a batch of 5 ms, synchronised at its end; gpuctl's calls share a wait in regions as long (--region
-5ms). TF32 is off: f32 means f32 on both sides. The two sides take turns, round by round. Needs a python3 with torch; says so and ends with code 3 where there is none.
+5ms). TF32 is off: f32 means f32 on both sides. The two sides take turns, round by round. Needs a python3 with torch; says so and
+ends with code 3 where there is none.
 """
 
 import argparse

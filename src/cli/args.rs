@@ -251,8 +251,9 @@ pub(super) struct Bench {
     /// What caches hold when a call begins: hot (of the call before), or cold (swept before each sample)
     #[arg(long, value_name = "hot|cold", default_value = "hot")]
     pub(super) cache: String,
-    /// Timed region: resident calls that are shorter follow each other, up to 30, and share one wait. 50us is nearly a call of a
-    /// program that waits for each result; 5ms is what other tools show that time kernels behind each other
+    /// Timed region: resident calls that are shorter follow each other and share one wait. 50us is nearly a call of a program that
+    /// waits for each result; with 5ms (at most 30 single calls) the wait does not count, as with tools that time kernels one
+    /// behind the other
     #[arg(long, value_name = "50us", default_value = "50us")]
     pub(super) region: String,
     /// Kernel variant on the GPUs

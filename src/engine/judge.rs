@@ -304,7 +304,7 @@ mod tests {
         assert!(with > 50 && without.len() * 50 < with, "{with} with, without: {without:?}");
     }
 
-    /// Whatever many parts a long row is cut into, they are joined by a text that a small case takes, too.
+    /// However many parts a long row is cut into, they are joined by a text that a small case takes, too.
     #[test]
     fn long_reductions_take_texts_that_have_a_trial() {
         let wgpu = DeviceInfo { langs: vec![Lang::Wgsl], backend: Backend::Wgpu, ..DeviceInfo::ordinary_gpu() };

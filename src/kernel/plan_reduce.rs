@@ -197,7 +197,7 @@ pub fn segment(n: u64, results: u64, items: u64, low: u64, high: u64) -> u64 {
 }
 
 /// Elements of a row that one group of a GPU takes before another launch joins what the groups found: as many as leave
-/// [`GROUPS_PER_UNIT`] groups for each of its units. Fewer than [`ROW`]'s first are not worth a group; its last bounds the error of
+/// four groups for each of its units. Fewer than [`ROW`]'s first are not worth a group; its last bounds the error of
 /// a sum in one group. Joined parts are one group's: another launch would cost more, and be a further text that only large
 /// operands take.
 pub fn row_segment(p: Pass, info: &DeviceInfo) -> u64 {

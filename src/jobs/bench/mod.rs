@@ -172,9 +172,10 @@ impl BenchSummary {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::Env;
+    use crate::base::{Attrs, Env, Fill};
     use crate::device::cpu::Pin;
     use crate::device::probe::{CpuConfig, Select, open};
+    use crate::device::sim::{self, Compute};
     use crate::measure::REGION_S;
     use crate::op::find;
 
@@ -225,6 +226,29 @@ mod tests {
             let p = &r.phases_s;
             assert!([p.alloc, p.h2d, p.launch, p.kernel, p.sync, p.d2h].iter().all(Option::is_some), "{p:?}");
         }
+    }
+
+    /// On a simulated device whose wait takes 10 us, and a call of 1,000 numbers hardly any time.
+    #[test]
+    fn a_longer_region_shares_its_wait_among_more_calls() {
+        let mut spec = sim::spec("laptop").unwrap().quiet();
+        spec.device.sync_s = 10e-6;
+        let median = |region_s| {
+            let (cpu, device) = sim::open_spec(spec.clone(), Compute::Real).unwrap();
+            let rig = Rig { devices: vec![device], cpu, absent: Vec::new() };
+            let mut sink = Collect::default();
+            let cfg = BenchConfig { sizes: Some(vec![1000]), region_s, ..config("exp") };
+            run(&cfg, &rig, &mut sink, &Cancel::new()).unwrap();
+            let Some(Record::Bench(row)) = sink.records.last() else { panic!("{:?}", sink.records) };
+            assert_eq!((row.subject.device.as_str(), row.region_s), ("sim:laptop", region_s));
+            row.median_s.unwrap()
+        };
+        let (short, long) = (median(REGION_S), median(5e-3));
+        let op = find("exp").unwrap();
+        let case = op.case(DType::F32, &[1000], Attrs::new(), Fill::Uniform).unwrap();
+        let call = spec.device.call(&[], &[(op.cost)(&case)], DType::F32, &[]).unwrap();
+        // Of 50 us a few calls share the wait, of thirty times a call so many that it does not count.
+        assert!(long < short && short < call && call - long > 9e-6, "{long} {short} {call}");
     }
 
     #[test]
