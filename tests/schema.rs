@@ -2,6 +2,8 @@
 
 #![allow(clippy::print_stderr, reason = "skips are named")]
 
+#[path = "schema/fitness.rs"]
+mod fitness;
 #[path = "schema/made.rs"]
 mod made;
 #[path = "schema/validate.rs"]
@@ -18,9 +20,10 @@ use gpuctl::base::{Absence, Backend, DType, Document, HostTensor, Record, Status
 use gpuctl::op;
 use serde_json::{Value, json};
 
+use fitness::{health, system, trial};
 use made::{
-    ablate, bench, calibrate, ceiling, change, device, error, explain, hardware, health, kernels, noise, regret, run,
-    stress, stress_run, support, system, threshold, topology, trial, verify, watched, workload,
+    ablate, bench, calibrate, ceiling, change, device, error, explain, hardware, kernels, noise, regret, run, stress,
+    stress_run, support, threshold, topology, verify, watched, workload,
 };
 use validate::validate;
 
