@@ -24,7 +24,7 @@ KERNEL_WG(sum_rows, GROUP, 1, 1)
     for (u32 l = 0; l < WIDE; l++) {
         s[l] = (ACC)0;
     }
-    u64 stretch = MAX((length + STRETCHES - 1) / STRETCHES, (u64)GROUP * WIDE);
+    u64 stretch = (length + STRETCHES - 1) / STRETCHES;
     for (u64 i = lid * WIDE; i < stretch; i += GROUP * WIDE) {
         EACH_STRETCH(from, i, stretch, length) {
             u32 width = (u32)MIN(MIN(stretch - i, length - from), WIDE);
@@ -96,7 +96,7 @@ KERNEL_WG(dot_part, GROUP, 1, 1)
     for (u32 l = 0; l < WIDE; l++) {
         s[l] = (ACC)0;
     }
-    u64 stretch = MAX((length + STRETCHES - 1) / STRETCHES, (u64)GROUP * WIDE);
+    u64 stretch = (length + STRETCHES - 1) / STRETCHES;
     for (u64 i = lid * WIDE; i < stretch; i += GROUP * WIDE) {
         EACH_STRETCH(from, i, stretch, length) {
             u32 width = (u32)MIN(MIN(stretch - i, length - from), WIDE);
@@ -138,7 +138,7 @@ KERNEL_WG(squares_part, GROUP, 1, 1)
     for (u32 l = 0; l < WIDE; l++) {
         s[l] = (ACC)0;
     }
-    u64 stretch = MAX((length + STRETCHES - 1) / STRETCHES, (u64)GROUP * WIDE);
+    u64 stretch = (length + STRETCHES - 1) / STRETCHES;
     for (u64 i = lid * WIDE; i < stretch; i += GROUP * WIDE) {
         EACH_STRETCH(from, i, stretch, length) {
             u32 width = (u32)MIN(MIN(stretch - i, length - from), WIDE);

@@ -42,7 +42,6 @@ fn bad_input_gets_one_clear_line() {
         (&["bench", "--region", "10us"], "expected 50.0 us to 1 s", 2),
         (&["bench", "--region", "2s"], "expected 50.0 us to 1 s", 2),
         (&["bench", "--region", "soon"], "expected a positive duration", 2),
-        (&["bench", "--suite", "ablate", "--region", "5ms"], "cannot be used with", 2),
         (&["bench", "--sizes", "many"], "not a size", 2),
         (&["bench", "--op", "gemmm"], "unknown op 'gemmm'", 2),
         (&["bench", "--dtype", "f31"], "unknown dtype 'f31'", 2),

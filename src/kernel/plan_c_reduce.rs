@@ -77,8 +77,9 @@ fn sum_types(dtype: DType) -> (DType, DType) {
 /// A step of reduce.c.
 fn step(dtype: DType, entry: &'static str, acc: DType, out: DType, share: Share) -> Step {
     let mut s = plan_c::step(dtype, entry, acc, out, share.group);
-    // A GPU's work-item that waits for one number before it asks for the next leaves the memory idle.
-    s.defines.extend(share.defines(4));
+    // A GPU's work-item that waits for one number before it asks for the next leaves the memory idle. Of squares some items of a
+    // group may go through their numbers again, range by range: those must be the same numbers, a group's width apart.
+    s.defines.extend(share.defines(if entry == "squares_part" { 1 } else { 4 }));
     s.defines.push(("ROOT".into(), if acc.is_float() { "sqrt" } else { "" }.into()));
     s
 }
