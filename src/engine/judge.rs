@@ -322,4 +322,14 @@ mod tests {
             }
         }
     }
+
+    /// With several stretches a work-item's second look would be at other numbers than its first, and some would count twice.
+    #[test]
+    fn squares_are_summed_in_one_stretch_on_a_gpu() {
+        let op = find("nrm2").unwrap();
+        let case = op.case(DType::F32, &[2000], Default::default(), Fill::Uniform).unwrap();
+        let choice = kernel::choose(op.kernels, &case, &DeviceInfo::ordinary_gpu(), None).unwrap();
+        let squares = choice.plan.steps.iter().find(|s| s.entry == "squares_part").unwrap();
+        assert!(squares.defines.contains(&("STRETCHES".to_string(), "1".to_string())), "{:?}", squares.defines);
+    }
 }
