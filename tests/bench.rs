@@ -94,6 +94,78 @@ fn a_run_is_judged_against_an_earlier_one() {
     assert_eq!(allowed.status.code(), Some(1), "{}", text(&allowed.stderr));
 }
 
+/// An earlier run whose rows of this op took half as long.
+fn twice_as_fast(old: &Output, op: &str) -> Value {
+    let mut earlier = document(old);
+    for row in earlier["records"].as_array_mut().unwrap().iter_mut().filter(|r| r["kind"] == "bench" && r["op"] == op) {
+        for m in row["process_medians_s"].as_array_mut().unwrap() {
+            *m = (m.as_f64().unwrap() / 2.0).into();
+        }
+    }
+    earlier
+}
+
+/// What has become so slow that it is left out has no time that could be called slower, and is no pass either.
+#[test]
+fn a_row_that_is_left_out_now_is_no_pass() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("old.json");
+    let bench = |more: &[&str]| {
+        let device = ["bench", "--op", "gemm", "--sizes", "64,2048", "--device", "sim:laptop:timing"];
+        gpuctl(&device).args(["--processes", "2", "--json", "-"]).args(more).output().unwrap()
+    };
+    let old = bench(&["--budget", "40s"]);
+    let rows = document(&old);
+    let status = |doc: &Value, size: usize| records(doc, "bench")[size]["status"].as_str().unwrap().to_string();
+    assert_eq!((status(&rows, 0), status(&rows, 1)), ("ok".into(), "ok".into()), "{}", text(&old.stderr));
+    std::fs::write(&path, &old.stdout).unwrap();
+    let new = bench(&["--budget", "20ms", "--baseline", path.to_str().unwrap(), "--fail-on-regression"]);
+    let rows = document(&new);
+    assert_eq!((status(&rows, 0), status(&rows, 1)), ("ok".into(), "skipped".into()), "{}", text(&new.stderr));
+    assert_eq!(new.status.code(), Some(4), "{}", text(&new.stderr));
+    let said = text(&new.stderr);
+    let line = said.lines().find(|l| l.contains("measured in the baseline and not now")).expect("a line that names it");
+    assert!(line.contains("gemm f32") && line.contains("sim:laptop") && line.contains("skipped"), "{line}");
+}
+
+#[test]
+fn rows_with_cold_caches_are_not_held_against_hot_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("hot.json");
+    std::fs::write(&path, &run("2", &[]).stdout).unwrap();
+    let cold = run("2", &["--cache", "cold", "--baseline", path.to_str().unwrap(), "--fail-on-regression"]);
+    assert_eq!(cold.status.code(), Some(4), "{}", text(&cold.stderr));
+    let doc = document(&cold);
+    let changes = records(&doc, "change");
+    assert!(!changes.is_empty() && changes.iter().all(|c| c["verdict"] == "NOT COMPARABLE"), "{changes:?}");
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interruption_while_rows_are_measured_again_leaves_the_run_incomplete() {
+    use std::io::{BufRead, Read};
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("fast.json");
+    std::fs::write(&path, twice_as_fast(&run("3", &[]), "gemm").to_string()).unwrap();
+    let mut child = gpuctl(&BENCH)
+        .args(["--processes", "24", "--json", "-", "--baseline", path.to_str().unwrap()])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut talk = std::io::BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+    assert!(talk.by_ref().any(|l| l.contains("once more")), "nothing was measured again");
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    talk.for_each(drop);
+    let mut said = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    let doc: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!((&doc["complete"], &doc["exit_code"]), (&false.into(), &130.into()));
+    // What was finished before is kept.
+    assert_eq!((records(&doc, "bench").len(), records(&doc, "change").len()), (4, 4));
+}
+
 #[test]
 fn what_is_no_baseline_is_refused() {
     let dir = tempfile::tempdir().unwrap();

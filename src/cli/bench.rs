@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::base::record::{BenchRecord, ChangeRecord};
+use crate::base::record::{BenchRecord, ChangeRecord, Status};
 use crate::base::sink::{Cancel, Sink};
 use crate::base::{Code, DeviceInfo, Document, Error, Record, Result, units};
 use crate::device::cpu::Pin;
@@ -141,18 +141,29 @@ impl Ctx<'_> {
         }
         records.extend(noise.into_iter().map(|n| Record::Noise(Box::new(n))));
         records.extend(summary.kernels.into_iter().map(|k| Record::Kernels(Box::new(k))));
+        let mut complete = !summary.cancelled;
         if let Some(old) = &old {
-            let changes = Self::changes(a, &cfg, old, start.as_ref(), &infos, &records, &cancel)?;
+            let held = Self::held(a, &cfg, old, start.as_ref(), &infos, &records, &cancel)?;
+            for row in held.take_over(&mut records) {
+                code = code.max(1);
+                if table {
+                    output::data(&format!("{}\n", report::text::bench_row(&row)))?;
+                }
+            }
             if table {
-                output::data(&report::text::changes(&changes, output::width()))?;
+                output::data(&report::text::changes(&held.changes, output::width()))?;
             }
             if a.fail_on_regression && code == 0 {
-                code = regression_code(&changes);
+                let lost = baseline::lost(old, &held.rows);
+                for row in lost.iter().filter(|_| !a.common.quiet) {
+                    output::talk(&format!("measured in the baseline and not now: {row}"));
+                }
+                code = regression_code(&held.changes, !lost.is_empty());
             }
             if cancel.raised() {
-                code = super::INTERRUPTED;
+                (code, complete) = (super::INTERRUPTED, false);
             }
-            records.extend(changes.into_iter().map(|c| Record::Change(Box::new(c))));
+            records.extend(held.changes.into_iter().map(|c| Record::Change(Box::new(c))));
         }
         if a.csv && !json_on_stdout {
             output::data(&report::csv::bench(&records))?;
@@ -161,13 +172,13 @@ impl Ctx<'_> {
             output::data(&report::markdown::bench(&records))?;
         }
         plot(a.plot.as_deref(), Picture::Bench, &records)?;
-        let doc = self.document(infos, absent, records, !summary.cancelled, code);
+        let doc = self.document(infos, absent, records, complete, code);
         self.write_json(a.common.json.as_deref(), &doc)?;
         Ok(code)
     }
 
     /// The verdicts; rows that look slower or cannot be told are measured once more first.
-    fn changes(
+    fn held(
         a: &args::Bench,
         cfg: &bench::BenchConfig,
         old: &Document,
@@ -175,17 +186,46 @@ impl Ctx<'_> {
         infos: &[DeviceInfo],
         records: &[Record],
         cancel: &Cancel,
-    ) -> Result<Vec<ChangeRecord>> {
+    ) -> Result<Held> {
         let rows: Vec<BenchRecord> = baseline::rows(records).cloned().collect();
         let changes = baseline::compare(old, &rows, &Rule::default());
         let suspects = baseline::suspects(&changes);
-        let Some(start) = start.filter(|_| !suspects.is_empty() && !cancel.raised()) else { return Ok(changes) };
+        let Some(start) = start.filter(|_| !suspects.is_empty() && !cancel.raised()) else {
+            return Ok(Held { changes, rows });
+        };
         if !a.common.quiet {
             output::talk(&format!("measuring {} row(s) once more", suspects.len()));
         }
         let doubtful: Vec<&BenchRecord> = suspects.iter().map(|i| &rows[*i]).collect();
         let second = processes::again(cfg, start, infos, &doubtful, cancel)?;
-        Ok(baseline::compare_again(old, &rows, &second, &Rule::default()))
+        let changes = baseline::compare_again(old, &rows, &second, &Rule::default());
+        Ok(Held { changes, rows: baseline::with_second(&rows, &second) })
+    }
+}
+
+/// Rows held against those of an earlier run.
+struct Held {
+    changes: Vec<ChangeRecord>,
+    /// The rows as they were held, with what a second measurement added or found.
+    rows: Vec<BenchRecord>,
+}
+
+impl Held {
+    /// Puts rows that failed when they were measured again in the place of those that had seemed right; gives them.
+    fn take_over(&self, records: &mut [Record]) -> Vec<BenchRecord> {
+        let rows = records.iter_mut().filter_map(|r| match r {
+            Record::Bench(row) => Some(row),
+            _ => None,
+        });
+        let mut found = Vec::new();
+        for (row, held) in rows.zip(&self.rows) {
+            let bad = matches!(held.subject.status, Status::Failed | Status::Suspect);
+            if bad && row.subject.status == Status::Ok {
+                **row = held.clone();
+                found.push(held.clone());
+            }
+        }
+        found
     }
 }
 
@@ -210,12 +250,51 @@ fn differences(old: &Document, infos: &[DeviceInfo], allowed: bool) -> Result<Ve
     ))
 }
 
-/// 1: a row is slower; 4: of no row can it be said that it is not, so nothing was checked; else 0.
-fn regression_code(changes: &[ChangeRecord]) -> u8 {
+/// 1: a row is slower; 4: of no row can it be said that it is not, so nothing was checked, or one that was measured then is not
+/// now; else 0.
+fn regression_code(changes: &[ChangeRecord], lost: bool) -> u8 {
     let any = |verdicts: &[Change]| changes.iter().any(|c| verdicts.iter().any(|v| v.name() == c.verdict));
     match () {
         () if any(&[Change::Slower]) => 1,
+        () if lost => 4,
         () if any(&[Change::Same, Change::Faster]) => 0,
         () => 4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::{Attrs, DType};
+
+    fn change(verdict: Change) -> ChangeRecord {
+        ChangeRecord {
+            op: "add".into(),
+            dtype: DType::F32,
+            shape_text: "n4".into(),
+            attrs: Attrs::new(),
+            device: "cpu".into(),
+            residency: "resident".into(),
+            threads: 2,
+            old_s: None,
+            new_s: None,
+            ratio: None,
+            ratio_ci: None,
+            machine_ratio: None,
+            p_slower: 1.0,
+            verdict: verdict.name().into(),
+            reason: String::new(),
+        }
+    }
+
+    #[test]
+    fn a_row_that_is_measured_no_more_is_no_pass() {
+        let code = |verdicts: &[Change], lost| {
+            regression_code(&verdicts.iter().copied().map(change).collect::<Vec<_>>(), lost)
+        };
+        assert_eq!(code(&[Change::Same, Change::NotComparable], false), 0);
+        assert_eq!(code(&[Change::Same, Change::NotComparable], true), 4);
+        assert_eq!(code(&[Change::Same, Change::Slower], true), 1);
+        assert_eq!((code(&[Change::Ambiguous], false), code(&[], false)), (4, 4));
     }
 }

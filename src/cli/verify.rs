@@ -15,10 +15,11 @@ use super::args;
 use super::commands::{Ctx, cancel_on_signals, dtypes, ops};
 use super::output::{self, CliSink};
 
-/// Cases that passed, one a line, for runs that go on where another stopped.
+/// Cases that are done, one a line, for runs that go on where another stopped.
 struct Journal {
     file: std::fs::File,
     broken: bool,
+    done: verify::Done,
 }
 
 impl Journal {
@@ -29,21 +30,32 @@ impl Journal {
             Err(e) => Err(Error::new(Code::Io, format!("--resume {path}")).caused_by(e)),
         }
     }
-    fn open(path: &str) -> Result<Self> {
+    fn open(path: &str, done: verify::Done) -> Result<Self> {
         let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
         let file = file.map_err(|e| Error::new(Code::Io, format!("--resume {path}")).caused_by(e))?;
-        Ok(Journal { file, broken: false })
+        Ok(Journal { file, broken: false, done })
     }
-    /// A case that did not pass, or whose line cannot be written, runs again next time.
-    fn note(&mut self, r: &VerifyRecord) {
+    /// Notes the case before this record's, once that is complete.
+    fn add(&mut self, r: &VerifyRecord) {
+        let key = self.done.add(r);
+        self.note(key);
+    }
+    /// A case without a key, or whose line cannot be written, runs again next time.
+    fn note(&mut self, key: Option<String>) {
         use std::io::Write;
-        if r.subject.status != Status::Ok || self.broken {
-            return;
-        }
-        if let Err(e) = writeln!(self.file, "{}", verify::done_key(&r.case, &r.subject.uid)) {
+        let Some(key) = key.filter(|_| !self.broken) else { return };
+        if let Err(e) = writeln!(self.file, "{key}") {
             self.broken = true;
             output::talk(&format!("--resume: {e}; later cases are not noted"));
         }
+    }
+}
+
+/// Records come as whole cases: the last one is complete, too.
+impl Drop for Journal {
+    fn drop(&mut self) {
+        let key = self.done.end();
+        self.note(key);
     }
 }
 
@@ -172,13 +184,14 @@ impl Ctx<'_> {
         }
         let json_on_stdout = a.common.json.as_deref() == Some("-");
         let verbose = a.verbose || cfg.case.is_some();
-        let mut journal = a.resume.as_deref().map(Journal::open).transpose()?;
+        let open = |path| Journal::open(path, verify::Done::new(&cfg, rig.devices.iter().map(|d| d.info())));
+        let mut journal = a.resume.as_deref().map(open).transpose()?;
         let mut sink = CliSink::new(
             a.common.quiet,
             !json_on_stdout,
             Box::new(move |r| {
                 if let (Some(j), Record::Verify(v)) = (&mut journal, r) {
-                    j.note(v);
+                    j.add(v);
                 }
                 match r {
                     Record::Verify(v) if !json_on_stdout && (verbose || v.subject.status == Status::Failed) => {

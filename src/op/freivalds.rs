@@ -4,7 +4,8 @@
 //! a wrong element survives a round only if the errors of its row cancel under the signs, so a single wrong element
 //! never does. With integer data (or integer dtypes) every sum is exact and the smallest wrong bit anywhere shows. With
 //! rounded data a row may be off by the sum of its elements' bounds, so only gross errors do: the sample of elements
-//! that is judged beside it is the finer sieve.
+//! that is judged beside it is the finer sieve. A row with infinities or NaN has no sum: those of its elements are judged one by
+//! one, as far as that costs no more than the check, and the others are left to the sample.
 
 use crate::base::rng::Philox;
 use crate::base::{Case, DType, Exact, HostTensor};
@@ -15,6 +16,9 @@ use super::tolerance::Bound;
 const ROUNDS: u64 = 3;
 /// Multiply-adds below which every element is judged anyway.
 const SMALL: u64 = 14_000_000;
+
+/// Elements of a row without a sum that are judged one by one.
+const JUDGED: usize = 16;
 
 /// One product of a batch.
 #[derive(Clone, Copy, Debug)]
@@ -131,7 +135,7 @@ impl Product {
         };
         let a = part(&inputs[0], self.batch * m * k, m * k);
         let b = part(&inputs[1], self.batch * k * n, k * n);
-        let c = part(got, self.batch * m * n, m * n);
+        let c = &part(got, self.batch * m * n, m * n)[..];
         let beta = F::of(self.beta);
         let old = if self.beta.to_f64() == 0.0 { None } else { Some(part(&inputs[2], self.batch * m * n, m * n)) };
         let (m, n, k) = (m as usize, n as usize, k as usize);
@@ -142,6 +146,34 @@ impl Product {
         let element =
             self.alpha.abs_f64() * k as f64 * top(&a) * top(&b) + self.beta.abs_f64() * old.as_deref().map_or(0.0, top);
         let exact = !got.dtype.is_float() || bound.exact_below(element);
+        let summed = |i: usize| c[i * n..(i + 1) * n].iter().all(|v| v.exact().abs_f64().is_finite());
+        // An infinity may be right, and a NaN where sums overflow: that depends on the element's own terms.
+        let open = |i: usize| (0..n).filter(move |j| !c[i * n + *j].exact().abs_f64().is_finite()).take(JUDGED);
+        for i in 0..m {
+            for j in open(i) {
+                let (mut want, mut scale) = (F::ZERO, 0.0);
+                for p in 0..k {
+                    let v = at_a(i, p).mul(at_b(p, j));
+                    want = want.add(v);
+                    scale += size(v);
+                }
+                want = F::of(self.alpha).mul(want);
+                scale *= self.alpha.abs_f64();
+                if let Some(old) = &old {
+                    let v = beta.mul(old[i * n + j]);
+                    want = want.add(v);
+                    scale += size(v);
+                }
+                if !bound.judge(c[i * n + j].exact(), want.exact(), scale).ok {
+                    return Some(format!(
+                        "element [{i},{j}] of product {} is {:e}, expected {:e}",
+                        self.batch,
+                        c[i * n + j].exact().to_f64(),
+                        want.exact().to_f64()
+                    ));
+                }
+            }
+        }
         // |op(B)|·1, for the bounds of rows.
         let sums_b: Vec<f64> = (0..k).map(|p| (0..n).map(|j| size(at_b(p, j))).sum()).collect();
         let rng = Philox::new(case.seed() ^ 0x0046_7265_6976_616C);
@@ -150,7 +182,7 @@ impl Product {
             let signed = |v: F, j: usize| if signs[j] { v } else { v.neg() };
             let sum = |row: &dyn Fn(usize) -> F| (0..n).fold(F::ZERO, |s, j| s.add(signed(row(j), j)));
             let br: Vec<F> = (0..k).map(|p| sum(&|j| at_b(p, j))).collect();
-            for i in 0..m {
+            for i in (0..m).filter(|i| summed(*i)) {
                 let (mut want, mut scale) = (F::ZERO, 0.0);
                 for p in 0..k {
                     let v = at_a(i, p);
@@ -168,7 +200,7 @@ impl Product {
                     true => 0.0,
                     false => 2.0 * bound.allowed(scale, scale) + n as f64 * bound.allowed(0.0, 0.0),
                 };
-                // NaN and infinities make the difference NaN, which is not within anything.
+                // A NaN or an infinity in the terms makes the difference NaN, which is not within anything.
                 if difference.is_nan() || difference > allowed {
                     return Some(format!(
                         "Freivalds, round {}: row {i} of product {} is off by {difference:e}, at most {allowed:e} is allowed",
@@ -249,6 +281,41 @@ mod tests {
         assert_ne!(y.to_vec::<f32>().unwrap(), t);
         let t = HostTensor::from_slice(&t, &[250, 250]).unwrap();
         assert!(plain().check(&c, &inputs, &t, &bound).is_some());
+    }
+
+    /// Sums of positive terms that f16 does not hold, beside one that it does.
+    #[test]
+    fn infinities_pass_where_they_are_right_and_nowhere_else() {
+        let k = 250_000;
+        let gemm = op::find("gemm").unwrap();
+        let c = gemm.case(DType::F16, &[8, 8, k], Attrs::new(), Fill::Positive).unwrap();
+        let ones = |rows: u64, columns: u64, small: &dyn Fn(u64) -> bool| {
+            let v: Vec<f32> = (0..rows * columns).map(|i| if small(i) { 0.125 } else { 1.0 }).collect();
+            HostTensor::from_slice(&v.into_iter().map(half::f16::from_f32).collect::<Vec<_>>(), &[rows, columns])
+                .unwrap()
+        };
+        // Row 5 adds up to an eighth: 31,250; all others to 250,000.
+        let inputs = [ones(8, k, &|i| i / k == 5), ones(k, 8, &|_| false)];
+        let right: Vec<half::f16> =
+            (0..64).map(|i| if i / 8 == 5 { half::f16::from_f32(31_250.0) } else { half::f16::INFINITY }).collect();
+        let bound = Tolerance::Gamma(|_| 250_003).bound(&c, Lang::OpenclC, DType::F16).unwrap();
+        let product = Product { m: 8, n: 8, k, ..plain() };
+        let checked = |at: usize, value: half::f16| {
+            let mut y = right.clone();
+            y[at] = value;
+            product.check(&c, &inputs, &HostTensor::from_slice(&y, &[8, 8]).unwrap(), &bound)
+        };
+        assert_eq!(checked(0, right[0]), None);
+        for (at, value, says) in [
+            (43, half::f16::INFINITY, "element [5,3]"),
+            (43, half::f16::NAN, "element [5,3]"),
+            (43, half::f16::ZERO, "row 5"),
+            (17, half::f16::NEG_INFINITY, "element [2,1]"),
+            (17, half::f16::NAN, "element [2,1]"),
+        ] {
+            let why = checked(at, value).unwrap_or_else(|| panic!("{value} at {at} passed"));
+            assert!(why.contains(says), "{why}");
+        }
     }
 
     #[test]

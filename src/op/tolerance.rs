@@ -25,8 +25,8 @@ pub enum Tolerance {
     Rounded,
     /// A row of [`super::limits::LIMITS`].
     Function(&'static str),
-    /// A formula around one function, such as 1 / (1 + exp(-x)): the function's limit as a relative error (n ulps are
-    /// at most 2nu), one division, and so many ulps for the other operations.
+    /// A formula around one function, such as e^x / (1 + e^x): the function's limit as a relative error (n ulps are
+    /// at most 2nu, and of a subnormal number n of the smallest), one division, and so many ulps for the other operations.
     Around {
         /// The row.
         function: &'static str,
@@ -250,8 +250,8 @@ impl Tolerance {
                 b.scale_cap = exp_range(arithmetic);
                 b.add(limit("divide", lang, out)?);
                 b.ulps += extra_ulps * 2.0 * half;
-                // The formula's intermediate overflows where the result is subnormal.
-                b.flush = true;
+                // Where the result is subnormal the exponential is, too: its limit is in ulps of the smallest number.
+                b.absolute += (a + per * b.scale_cap) * tiny;
                 b.words = format!("{} + {} + {extra_ulps} ulp of arithmetic", row.words(), b.words);
             }
             Tolerance::Gamma(terms) => {
@@ -483,7 +483,13 @@ impl Bound {
             } else if w.is_infinite() {
                 g == w || spill && g.is_infinite()
             } else {
-                spill || self.form != Form::Bits && g * w > 0.0 && w.abs() + j.allowed >= over
+                spill
+                    || g * w > 0.0
+                        && match self.form {
+                            Form::Bits => false,
+                            Form::Nearest => self.nearest_is_infinite(want),
+                            Form::Within => w.abs() + j.allowed >= over,
+                        }
             };
         }
         if !j.ok && self.lang == Lang::Wgsl && self.form != Form::Bits {
@@ -539,6 +545,15 @@ impl Bound {
             return distance(below).to_f64() < 0.0 && distance(above).to_f64() > 0.0;
         }
         distance(below).abs_f64() >= error && distance(above).abs_f64() >= error
+    }
+
+    /// True if the nearest number to a finite exact value is an infinity: from half an ulp beyond the largest number on (WGSL:
+    /// anywhere beyond it). Whether there is room for an error says nothing here: the largest number itself is no infinity.
+    fn nearest_is_infinite(&self, want: Exact) -> bool {
+        let top = max_finite(self.storage);
+        let magnitude = if want.to_f64() < 0.0 { want.neg() } else { want };
+        let beyond = magnitude.add(Exact::f(-top)).to_f64();
+        if self.lang == Lang::Wgsl { beyond > 0.0 } else { beyond >= exact::ulp(self.storage, top) / 2.0 }
     }
 
     /// Limit of the seeds' strict line for this output: 1e-6 for f32, 1e-12 for f64, none for other dtypes.

@@ -86,6 +86,52 @@ fn flushing_is_allowed_only_where_the_language_says_so() {
     }
 }
 
+/// e^x / (1 + e^x) has subnormal intermediates, and no others: e^-100 in f32, e^-10 where f16 is stored.
+#[test]
+fn a_small_sigmoid_is_neither_zero_nor_twice_as_large() {
+    let sigmoid = Tolerance::Around { function: "exp", extra_ulps: 1.0 };
+    let exact = |x: f64| x.exp() / (1.0 + x.exp());
+    for (dtype, x, near) in [
+        (DType::F32, -100.0, f64::from(exact(-100.0) as f32)),
+        (DType::F16, -10.0, half::f16::from_f64(exact(-10.0)).to_f64()),
+        (DType::F64, -740.0, exact(-740.0)),
+    ] {
+        for lang in [Lang::OpenclC, Lang::Cuda, Lang::Native] {
+            let (b, want, scale) = (bound(sigmoid, lang, dtype), exact(x), x.abs());
+            assert!(ok(&b, near, want, scale), "{lang:?} {dtype}: {:e}", b.allowed(want, scale));
+            for wrong in [0.0, 2.0 * want, 0.7 * want] {
+                assert!(!ok(&b, wrong, want, scale), "{lang:?} {dtype}: {wrong:e} for {want:e}");
+            }
+        }
+    }
+    // Of the smallest numbers an exponential may be off by its whole limit.
+    let b = bound(sigmoid, Lang::OpenclC, DType::F32);
+    let tiny = 2f64.powi(-149);
+    assert!(ok(&b, 26.0 * tiny, exact(-100.0), 100.0) && ok(&b, 0.0, 2.0 * tiny, 102.5));
+    assert!(ok(&bound(sigmoid, Lang::Wgsl, DType::F32), 0.0, exact(-100.0), 100.0), "WGSL may flush");
+}
+
+#[test]
+fn the_largest_number_is_no_infinity() {
+    let inf = f64::INFINITY;
+    for (dtype, max, half) in [
+        (DType::F32, f64::from(f32::MAX), 2f64.powi(103)),
+        (DType::F16, 65_504.0, 16.0),
+        (DType::F64, f64::MAX, f64::NAN),
+    ] {
+        let b = bound(Tolerance::Rounded, Lang::Native, dtype);
+        let w = bound(Tolerance::Rounded, Lang::Wgsl, dtype);
+        assert!(ok(&b, max, max, max) && !ok(&b, inf, max, max) && !ok(&b, -inf, -max, max), "{dtype}");
+        assert!(ok(&w, max, max, max) && !ok(&w, inf, max, max), "{dtype}: WGSL rounds nothing that it holds");
+        if half.is_finite() {
+            // Below half an ulp beyond it the largest number is the nearest one, from there on the infinity.
+            assert!(ok(&b, max, max + 0.99 * half, max) && !ok(&b, inf, max + 0.99 * half, max), "{dtype}");
+            assert!(ok(&b, inf, max + half, max) && ok(&b, -inf, -max - half, max), "{dtype}");
+            assert!(ok(&w, inf, max + 0.01 * half, max) && ok(&w, max, max + 0.01 * half, max), "{dtype}");
+        }
+    }
+}
+
 #[test]
 fn the_nearest_number_is_wanted_also_at_powers_of_two() {
     let b = bound(Tolerance::Rounded, Lang::Native, DType::F32);
@@ -193,6 +239,7 @@ fn formulas_by_hand() {
     assert!(near(w.allowed(1.0, 1e6), (4.0 + 2.0 * 150.0 * std::f64::consts::LN_2) * EPS));
     let around = bound(Tolerance::Around { function: "exp", extra_ulps: 1.5 }, Lang::OpenclC, DType::F32);
     assert!(near(around.allowed(1.0, 9.0), 3.0 * EPS + (2.5 + 1.5) * EPS));
+    assert!(near(around.allowed(0.0, 200.0), (3.0 + 2.5 + 1.5) * 2f64.powi(-149)));
 }
 
 #[test]

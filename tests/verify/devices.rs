@@ -39,7 +39,12 @@ fn smoke(rig: &Rig) {
     let (summary, records) = on(&VerifyConfig { all_variants: true, ..config() }, rig);
     let bad: Vec<_> = records.iter().filter(|r| r.subject.status == Status::Failed).map(line).collect();
     assert!(bad.is_empty(), "{}", bad.join("\n"));
-    assert_eq!((summary.exit_code(), summary.skipped), (0, 0));
+    assert_eq!(summary.exit_code(), 0);
+    // Nothing is left out, but for what WGSL leaves open as a whole: single results that are infinite or NaN.
+    let skipped: Vec<_> = records.iter().filter(|r| r.subject.status == Status::Skipped).collect();
+    let wgsl = rig.devices[0].info().takes(Lang::Wgsl);
+    let open = |r: &&&VerifyRecord| wgsl && r.compared > 0 && r.undefined == r.compared;
+    assert_eq!(skipped.iter().filter(open).count(), skipped.len(), "{skipped:?}");
     assert!(summary.passed > 100);
     for r in records.iter().filter(|r| r.subject.status == Status::Unsupported) {
         assert!(r.subject.reason.contains("no ") || r.subject.reason.contains("needs"), "{}", line(r));

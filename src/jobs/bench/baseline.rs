@@ -58,21 +58,35 @@ fn same(a: &BenchRecord, b: &BenchRecord) -> bool {
     of(a) == of(b)
         && a.subject.attrs == b.subject.attrs
         && (&a.residency, a.k, a.region_s) == (&b.residency, b.k, b.region_s)
+        && a.analysis.cache == b.analysis.cache
         && (a.subject.device != "cpu" || a.threads == b.threads)
 }
 
 /// Why a row cannot be held against its old one, if that is so.
 fn hindrance(old: Option<&BenchRecord>, new: &BenchRecord) -> Option<String> {
     let Some(old) = old else { return Some("the baseline has no such row".into()) };
-    for (row, whose) in [(old, "the baseline's"), (new, "this")] {
-        if row.subject.status != Status::Ok {
-            return Some(format!("{whose} row is {}: {}", row.subject.status.name(), row.subject.reason));
-        }
-        if row.process_medians_s.len() < 2 {
-            return Some(format!("{whose} row comes from one process, which says too little about another"));
-        }
+    lack(old, "the baseline's").or_else(|| lack(new, "this"))
+}
+
+/// Why a row cannot be held against any.
+fn lack(row: &BenchRecord, whose: &str) -> Option<String> {
+    if row.subject.status != Status::Ok {
+        return Some(format!("{whose} row is {}: {}", row.subject.status.name(), row.subject.reason));
     }
-    None
+    let one = row.process_medians_s.len() < 2;
+    one.then(|| format!("{whose} row comes from one process, which says too little about another"))
+}
+
+/// The rows that could be held against others then and cannot now, each with its reason. One that has become so slow that it
+/// is not measured any more has no time that could be called slower.
+pub fn lost(old: &Document, new: &[BenchRecord]) -> Vec<String> {
+    let why = |row: &BenchRecord| {
+        let then = rows(&old.records).find(|o| same(o, row))?;
+        let why = lack(row, "this").filter(|_| lack(then, "the baseline's").is_none())?;
+        let s = &row.subject;
+        Some(format!("{} {} {} on {} ({}): {why}", s.op, s.dtype, s.shape_text, s.device, row.residency))
+    };
+    new.iter().filter_map(why).collect()
 }
 
 fn measured(row: &BenchRecord) -> Measured {
@@ -82,8 +96,8 @@ fn measured(row: &BenchRecord) -> Measured {
     }
 }
 
-/// Judges every new row against the old one of the same device, op, dtype, shape, attributes, residency and, on the CPU,
-/// threads.
+/// Judges every new row against the old one of the same device, op, dtype, shape, attributes, residency, state of the caches
+/// and, on the CPU, threads.
 pub fn compare(old: &Document, new: &[BenchRecord], rule: &Rule) -> Vec<ChangeRecord> {
     let olds: Vec<Option<&BenchRecord>> = new.iter().map(|n| rows(&old.records).find(|o| same(o, n))).collect();
     let reasons: Vec<Option<String>> = olds.iter().zip(new).map(|(o, n)| hindrance(*o, n)).collect();
@@ -126,14 +140,20 @@ pub fn suspects(changes: &[ChangeRecord]) -> Vec<usize> {
     (0..changes.len()).filter(|i| again.contains(&changes[*i].verdict.as_str())).collect()
 }
 
-/// The new rows with the processes of their second measurement added.
-fn with_second(new: &[BenchRecord], second: &[BenchRecord]) -> Vec<BenchRecord> {
+/// The new rows with the processes of their second measurement added. One that was not measured the second time, because its
+/// result was wrong, its process died or it took too long, is as it was then: the first measurement alone decides nothing.
+pub fn with_second(new: &[BenchRecord], second: &[BenchRecord]) -> Vec<BenchRecord> {
     let joined = |row: &BenchRecord| {
         let mut row = row.clone();
         match second.iter().find(|s| same(s, &row)) {
             Some(s) if s.subject.status == Status::Ok => {
                 row.process_medians_s.extend(&s.process_medians_s);
                 row.machine_speeds.extend(&s.machine_speeds);
+            }
+            Some(s) if row.subject.status == Status::Ok => {
+                row.subject.status = s.subject.status;
+                row.subject.reason = format!("measured again: {}", s.subject.reason);
+                row.subject.error.clone_from(&s.subject.error);
             }
             _ => {}
         }
@@ -145,14 +165,20 @@ fn with_second(new: &[BenchRecord], second: &[BenchRecord]) -> Vec<BenchRecord> 
 /// The verdicts with both measurements of the new rows. A row that the second one alone does not show to have changed by
 /// more than the margin is not called so: it was the machine, for as long as the first one lasted.
 pub fn compare_again(old: &Document, new: &[BenchRecord], second: &[BenchRecord], rule: &Rule) -> Vec<ChangeRecord> {
+    let asked = suspects(&compare(old, new, rule));
     let mut changes = compare(old, &with_second(new, second), rule);
-    for (change, row) in changes.iter_mut().zip(new) {
+    for (i, (change, row)) in changes.iter_mut().zip(new).enumerate() {
         let mean = |r: &BenchRecord| {
             let medians = &r.process_medians_s;
             (medians.iter().map(|m| m.ln()).sum::<f64>() / medians.len() as f64).exp()
         };
         let then = rows(&old.records).find(|r| same(r, row)).map(mean);
         let now = second.iter().find(|r| same(r, row) && r.subject.status == Status::Ok).map(mean);
+        let told = [Change::Slower.name(), Change::Faster.name()].contains(&change.verdict.as_str());
+        if told && now.is_none() && asked.contains(&i) {
+            change.reason = format!("{} at first, and not measured again: interrupted", change.verdict);
+            change.verdict = Change::Ambiguous.name().into();
+        }
         let (Some(then), Some(now)) = (then, now) else { continue };
         let shown = match change.verdict.as_str() {
             v if v == Change::Slower.name() => now > then * rule.margin,
@@ -253,6 +279,71 @@ mod tests {
         for change in compare(&old, &new, &Rule::default()) {
             assert_eq!((change.verdict.as_str(), change.old_s), (Change::NotComparable.name(), None));
         }
+    }
+
+    /// With cold caches everything is slower: held against hot ones it would seem a regression.
+    #[test]
+    fn rows_with_other_caches_are_another_measurement() {
+        let with = |cache: &str, times: &[f64]| {
+            let mut rows = run(times, &[]);
+            rows.iter_mut().for_each(|r| r.analysis.cache = cache.into());
+            rows
+        };
+        let hot = document(&with("hot", &TIMES));
+        for change in compare(&hot, &with("cold", &SLOWER), &Rule::default()) {
+            assert_eq!((change.verdict.as_str(), change.old_s), (Change::NotComparable.name(), None));
+        }
+        assert_eq!(verdicts(&compare(&hot, &with("hot", &SLOWER), &Rule::default())), ["SLOWER"; 10]);
+    }
+
+    /// A row in which something else than its time became known.
+    fn ended(row: &BenchRecord, status: Status, reason: &str) -> BenchRecord {
+        let mut row = row.clone();
+        (row.subject.status, row.subject.reason) = (status, reason.into());
+        row
+    }
+
+    #[test]
+    fn what_is_not_measured_any_more_is_named() {
+        let old = document(&run(&TIMES, &[]));
+        let mut new = run(&TIMES, &[]);
+        assert!(lost(&old, &new).is_empty());
+        new[3] = ended(&new[3], Status::Skipped, "one call took 2 s, budget 1 s");
+        new[4].process_medians_s.truncate(1);
+        let named = lost(&old, &new);
+        assert_eq!(named.len(), 2, "{named:?}");
+        assert!(named[0].starts_with("add f32 n4 on "), "{named:?}");
+        assert!(named[0].ends_with("(resident): this row is skipped: one call took 2 s, budget 1 s"), "{named:?}");
+        // What was not measured then, and what the baseline does not have, is no loss.
+        assert!(lost(&document(&new), &new).is_empty());
+        let other: Vec<_> = new.into_iter().map(|r| BenchRecord { region_s: 5e-3, ..r }).collect();
+        assert!(lost(&old, &other).is_empty());
+    }
+
+    /// A row that looks slower and is wrong in the fresh processes is neither slower nor right.
+    #[test]
+    fn what_goes_wrong_when_it_is_measured_again_is_kept() {
+        let old = document(&run(&TIMES, &[]));
+        let first = run(&SLOWER, &[]);
+        let mut second = run(&SLOWER, &[]);
+        second[2] = ended(&second[2], Status::Failed, "process 2: result-wrong: element 7 is 0e0, the CPU has 1e0");
+        second[5] = ended(&second[5], Status::Skipped, "one call took 2 s, budget 1 s");
+        let changes = compare_again(&old, &first, &second, &Rule::default());
+        assert_eq!(changes.iter().filter(|c| c.verdict == "SLOWER").count(), 8);
+        for (i, says) in
+            [(2, "failed: measured again: process 2: result-wrong"), (5, "skipped: measured again: one call")]
+        {
+            assert_eq!(changes[i].verdict, Change::NotComparable.name());
+            assert!(changes[i].reason.contains(says), "{}", changes[i].reason);
+        }
+        let rows = with_second(&first, &second);
+        assert_eq!((rows[2].subject.status, rows[5].subject.status), (Status::Failed, Status::Skipped));
+        assert!(rows[0].subject.status == Status::Ok && rows[0].process_medians_s.len() == 6);
+        assert_eq!(lost(&old, &rows).len(), 2);
+        // An interruption leaves rows that nobody looked at again.
+        let cut = compare_again(&old, &first, &second[..2], &Rule::default());
+        assert_eq!(cut.iter().filter(|c| c.verdict == "SLOWER").count(), 2);
+        assert!(cut[7].verdict == "AMBIGUOUS" && cut[7].reason.contains("not measured again"), "{:?}", cut[7]);
     }
 
     #[test]

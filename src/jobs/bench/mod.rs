@@ -9,6 +9,7 @@ mod point;
 pub mod processes;
 #[cfg(all(test, unix))]
 mod suspect_tests;
+mod watched;
 #[cfg(all(test, unix))]
 mod window_tests;
 

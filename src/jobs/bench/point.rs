@@ -24,6 +24,7 @@ use crate::measure::{
 };
 use crate::op::{OpDesc, case};
 
+use super::watched::Watched;
 use super::{BenchConfig, judged};
 
 /// A row with what a document leaves out.
@@ -52,6 +53,8 @@ pub(super) struct Point {
     pub(super) single: bool,
     /// See [`BenchConfig::region_s`].
     pub(super) region_s: f64,
+    /// See [`BenchConfig::cache`].
+    pub(super) cache: Cache,
 }
 
 pub(super) struct Bench<'a> {
@@ -81,9 +84,8 @@ struct Entry<'r> {
 pub(super) fn points(cfg: &BenchConfig, sink: &mut dyn Sink) -> Result<Vec<Point>> {
     let mut points = Vec::new();
     for (op, case, single) in &cfg.cases {
-        let region_s = cfg.region_s;
-        let of =
-            |residency: &Residency| Point { op, case: case.clone(), residency: *residency, single: *single, region_s };
+        let (region_s, cache, single) = (cfg.region_s, cfg.cache, *single);
+        let of = |r: &Residency| Point { op, case: case.clone(), residency: *r, single, region_s, cache };
         points.extend(cfg.residencies.iter().map(of));
     }
     for op in &cfg.ops {
@@ -100,8 +102,15 @@ pub(super) fn points(cfg: &BenchConfig, sink: &mut dyn Sink) -> Result<Vec<Point
                 // Where the op is a copy or a launch itself, there is no call that shares its copies.
                 let takes = |r: &&Residency| r.takes(op.unit);
                 for residency in cfg.residencies.iter().filter(takes) {
-                    let region_s = cfg.region_s;
-                    points.push(Point { op, case: case.clone(), residency: *residency, single: false, region_s });
+                    let (region_s, cache) = (cfg.region_s, cfg.cache);
+                    points.push(Point {
+                        op,
+                        case: case.clone(),
+                        residency: *residency,
+                        single: false,
+                        region_s,
+                        cache,
+                    });
                 }
             }
         }
@@ -144,7 +153,7 @@ pub(super) fn blank(point: &Point, device: &DeviceInfo, threads: u32) -> BenchRe
         gbps: None,
         peak_fraction: None,
         phases_s: Phases::default(),
-        analysis: Analysis::default(),
+        analysis: Analysis { cache: point.cache.name().into(), ..Analysis::default() },
         speedup_vs_cpu: None,
         speedup_ci: None,
     }
@@ -220,7 +229,11 @@ impl<'a> Bench<'a> {
     }
 
     fn interleaved(&mut self, point: &Point, cancel: &Cancel) -> Result<Vec<Measured>> {
-        let inputs = case::inputs(point.op, &point.case)?;
+        // What this host cannot hold leaves rows that say so; other points may be smaller.
+        let (inputs, lacks) = match case::inputs(point.op, &point.case) {
+            Ok(inputs) => (inputs, None),
+            Err(e) => (Vec::new(), Some(e)),
+        };
         let deadline = Duration::from_secs_f64((self.cfg.budget_s * 4.0).max(30.0));
         let mut rows: Vec<Measured> = Vec::new();
         let mut live: Vec<Entry<'_>> = Vec::new();
@@ -232,6 +245,10 @@ impl<'a> Bench<'a> {
                 row: blank(point, runner.device().info(), self.cpu.device().info().compute_units),
                 prepared: None,
             };
+            if let Some(e) = &lacks {
+                rows.push(refused(entry.row, e).into());
+                continue;
+            }
             if let Some(predicted) = self.predicted(point, runner, self.cfg.budget_s) {
                 entry.row.subject.reason = format!(
                     "predicted {} a call, budget {} s",
@@ -290,7 +307,6 @@ impl<'a> Bench<'a> {
             None => (String::new(), Vec::new()),
         };
         for row in rows.iter_mut().map(|m| &mut m.row) {
-            row.analysis.cache = self.cfg.cache.name().into();
             row.analysis.baseline.clone_from(&baseline);
             if row.subject.status == Status::Ok {
                 row.subject.flags.extend(weak.iter().map(|why| format!("weak-baseline: {why}")));
@@ -342,33 +358,63 @@ impl<'a> Bench<'a> {
                 Err(e) => rows.push(refused(live.remove(index).row, &e).into()),
             }
         }
-        let sweeps: Vec<Option<Sweep>> = live
-            .iter()
-            .map(|e| (self.cfg.cache == Cache::Cold).then(|| Sweep::new(e.runner)).transpose())
-            .collect::<Result<_>>()?;
+        loop {
+            match self.together(point, &live, inputs, deadline, cancel) {
+                Ok(measured) => {
+                    rows.extend(measured);
+                    return Ok((rows, known));
+                }
+                Err((Some(index), e)) if e.code() != Code::Cancelled => {
+                    rows.push(refused(live.remove(index).row, &e).into());
+                }
+                Err((_, e)) => return Err(e),
+            }
+        }
+    }
+
+    /// Samples all of these in turn. An error comes with the number of the entry that failed, if it was one of them.
+    fn together(
+        &self,
+        point: &Point,
+        live: &[Entry<'_>],
+        inputs: &[HostTensor],
+        deadline: Duration,
+        cancel: &Cancel,
+    ) -> Result<Vec<Measured>, (Option<usize>, Error)> {
+        let mut rows: Vec<Measured> = Vec::new();
+        let mut sweeps = Vec::new();
+        for (i, entry) in live.iter().enumerate() {
+            let sweep = (point.cache == Cache::Cold).then(|| Sweep::new(entry.runner)).transpose();
+            sweeps.push(sweep.map_err(|e| (Some(i), e))?);
+        }
         let mut owned = Vec::new();
-        for (entry, sweep) in live.iter().zip(&sweeps) {
-            let Some(prepared) = &entry.prepared else { continue };
-            let subject = OpSubject::new(entry.runner, prepared, inputs, point.residency, deadline)?;
+        for (i, (entry, sweep)) in live.iter().zip(&sweeps).enumerate() {
+            let made = match &entry.prepared {
+                Some(prepared) => OpSubject::new(entry.runner, prepared, inputs, point.residency, deadline),
+                None => Err(Error::new(Code::Internal, "not prepared")),
+            };
+            let subject = made.map_err(|e| (Some(i), e))?;
             let subject = if point.single { subject.single() } else { subject };
             owned.push(match sweep {
                 Some(sweep) => subject.cold(sweep),
                 None => subject,
             });
         }
-        let mut subjects: Vec<&mut dyn Subject> = owned.iter_mut().map(|s| s as &mut dyn Subject).collect();
+        let mut watched: Vec<Watched<'_, '_>> = owned.iter_mut().map(Watched::new).collect();
+        let mut subjects: Vec<&mut dyn Subject> = watched.iter_mut().map(|s| s as &mut dyn Subject).collect();
         let budget_s = self.cfg.budget_s * live.len().max(1) as f64;
         let rule = StopRule { region_s: point.region_s, ..StopRule::with_budget(budget_s) };
         let mut between = || {
             let infos = self.devices.iter().map(|r| r.device().info());
             self.meanwhile.borrow_mut().extend(self.clocks.borrow_mut().between(infos));
         };
-        let series = sample_between(&mut subjects, &rule, cancel, &mut between)?;
+        let sampled = sample_between(&mut subjects, &rule, cancel, &mut between);
+        let series = sampled.map_err(|e| (watched.iter().position(Watched::failed), e))?;
         let cpu_id = self.cpu.device().info().id.clone();
         let baseline = live.iter().position(|e| e.runner.device().info().id == cpu_id);
         let cpu_series = baseline.map(|i| series[i].clone());
         let reference = match baseline {
-            Some(i) => Some(owned[i].outputs()?.to_vec()),
+            Some(i) => Some(owned[i].outputs().map_err(|e| (Some(i), e))?.to_vec()),
             None => None,
         };
         for ((entry, series), subject) in live.iter().zip(series).zip(&mut owned) {
@@ -426,7 +472,7 @@ impl<'a> Bench<'a> {
             let cpu_samples = beside.map_or_else(Vec::new, |s| s.samples.clone());
             rows.push(Measured { row, samples: series.samples, cpu_samples, drift: None });
         }
-        Ok((rows, known))
+        Ok(rows)
     }
 
     /// Seconds of the second of two calls: the first one compiles and warms up. Where the second is too long for the budget, the

@@ -64,7 +64,7 @@ pub fn run(
     run_some(&all, start, (infos, &cfg.ceilings), sink, cancel)
 }
 
-/// Measures the points of these rows once more, in fresh processes.
+/// Measures the points of these rows once more, in fresh processes. Where that was interrupted, rows may lack.
 pub fn again(
     cfg: &BenchConfig,
     start: &Start,

@@ -23,7 +23,7 @@ pub struct VerifyConfig {
     pub case: Option<Case>,
     /// This kernel variant alone.
     pub variant: Option<String>,
-    /// Cases that passed before on a device, as [`done_key`] names them: they are counted and not run again.
+    /// Cases that are done on a device, as [`done_key`](super::done_key) names them: they are counted and not run there again.
     pub done: HashSet<String>,
     /// Every variant that a device takes, the weak baseline too; else the one that the engine would choose.
     pub all_variants: bool,
@@ -131,11 +131,6 @@ impl Default for VerifyConfig {
     }
 }
 
-/// What names a passed case on a device, for runs that go on where another stopped.
-pub fn done_key(case: &str, uid: &str) -> String {
-    format!("{case} {uid}")
-}
-
 /// What came of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VerifySummary {
@@ -145,30 +140,30 @@ pub struct VerifySummary {
     pub failed: u64,
     /// Cases that a device cannot run, or for which no limit is published.
     pub unsupported: u64,
-    /// Cases left out with a reason.
+    /// Cases left out with a reason, and those that ran without one result that could be judged.
     pub skipped: u64,
-    /// Cases that had passed in the run that this one continues.
+    /// Cases that had passed on a device in the run that this one continues.
     pub resumed: u64,
     /// Cases that passed by the user's bound with elements that the derived one rejects.
     pub beyond: u64,
-    /// Elements compared.
+    /// Elements judged: what a bound or the language leaves open is not among them.
     pub compared: u64,
     /// Cards that were lost meanwhile, or met errors that they could not correct.
     pub faults: u64,
-    /// Devices on which not one element was compared.
+    /// Devices on which not one element was judged, now or before.
     pub idle: Vec<String>,
     /// True if the run was interrupted.
     pub cancelled: bool,
 }
 
 impl VerifySummary {
-    /// 1: a case failed, or a card did; 4: on some device nothing was compared; else 0.
+    /// 1: a case failed, or a card did; 4: on some device nothing was judged, now or in the run that this one continues; else 0.
     pub fn exit_code(&self) -> u8 {
         match self {
             s if s.failed + s.faults > 0 => 1,
-            // Everything had passed before.
-            s if s.resumed > 0 && s.passed + s.unsupported + s.skipped == 0 && !s.cancelled => 0,
-            s if s.compared == 0 || !s.idle.is_empty() => 4,
+            s if !s.idle.is_empty() => 4,
+            // Everything may have passed before.
+            s if s.compared == 0 && (s.resumed == 0 || s.cancelled) => 4,
             _ => 0,
         }
     }

@@ -8,6 +8,7 @@ mod big;
 mod cards;
 mod compare;
 mod config;
+mod done;
 mod faults;
 mod faults_ops;
 mod oracle;
@@ -35,7 +36,8 @@ use compare::at_text;
 use station::{Answered, Station, plain};
 
 pub use cards::card_line;
-pub use config::{Detector, Mutant, VerifyConfig, VerifySummary, done_key};
+pub use config::{Detector, Mutant, VerifyConfig, VerifySummary};
+pub use done::{Done, done_key};
 pub use own_bound::OwnBound;
 pub use self_test::{SelfTestSummary, line as self_test_line, self_test};
 
@@ -55,17 +57,11 @@ pub fn run(cfg: &VerifyConfig, rig: &Rig, sink: &mut dyn Sink, cancel: &Cancel) 
         .thread_name(|i| format!("gpuctl-oracle-{i}"))
         .build()
         .map_err(|e| Error::new(Code::Internal, "no threads for the oracle").caused_by(e))?;
-    let uids: Vec<String> = rig.devices.iter().map(|d| d.info().uid.clone()).collect();
-    let done_before = |case: &Case| {
-        let name = case.to_string();
-        uids.iter().all(|uid| cfg.done.contains(&done_key(&name, uid)))
-    };
-    let total = cases.len() as u64;
     let cases: Vec<_> = match cfg.done.is_empty() {
         true => cases,
-        false => cases.into_iter().filter(|(_, c)| !done_before(c)).collect(),
+        // What all devices have done needs no oracle.
+        false => cases.into_iter().filter(|(_, c)| !all_done(cfg, &mut stations, c)).collect(),
     };
-    summary.resumed = (total - cases.len() as u64) * uids.len() as u64;
     // What the CPU computes, for the comparison with it; judged only if the CPU is among the devices.
     let compared = stations.iter().any(|s| !s.is_cpu).then(|| Runner::new(Arc::clone(&rig.cpu)));
     let infos: Vec<_> = rig.devices.iter().map(|d| d.info().clone()).collect();
@@ -120,7 +116,8 @@ pub fn run(cfg: &VerifyConfig, rig: &Rig, sink: &mut dyn Sink, cancel: &Cancel) 
         answers = next?.unwrap_or_default();
     }
     cards.end(&mut summary, sink);
-    summary.idle = stations.iter().filter(|s| s.compared == 0).map(Station::id).collect();
+    summary.resumed = stations.iter().map(|s| s.resumed).sum();
+    summary.idle = stations.iter().filter(|s| s.compared + s.resumed == 0).map(Station::id).collect();
     Ok(summary)
 }
 
@@ -152,7 +149,15 @@ fn time_left(done: u64, cases: u64, taken: Duration) -> String {
     )
 }
 
-/// One device's records of each case of a batch; of fewer if the run is cancelled.
+/// Whether a case is done on every device; each then counts it.
+fn all_done(cfg: &VerifyConfig, stations: &mut [Station], case: &Case) -> bool {
+    let name = case.to_string();
+    let all = stations.iter().all(|s| s.has_done(cfg, &name));
+    stations.iter_mut().filter(|_| all).for_each(|s| s.resumed += 1);
+    all
+}
+
+/// One device's records of each case of a batch, none where it is done already; of fewer if the run is cancelled.
 fn all_of(
     cfg: &VerifyConfig,
     alone: &Mutex<()>,
@@ -176,7 +181,7 @@ fn all_of(
 
 impl VerifySummary {
     fn count(&mut self, r: &VerifyRecord) {
-        self.compared += r.compared;
+        self.compared += r.compared - r.undefined;
         let passed = r.subject.status == Status::Ok;
         self.beyond += u64::from(passed && r.subject.flags.iter().any(|f| f == own_bound::BEYOND));
         match r.subject.status {
