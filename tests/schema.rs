@@ -76,6 +76,7 @@ fn every_kind() -> Vec<Record> {
         Record::Stress(Box::new(stress("inconclusive", 0))),
         Record::StressRun(Box::new(stress_run("pass", 0))),
         Record::StressRun(Box::new(stress_run("degradation", 1))),
+        Record::StressRun(Box::new(StressRunRecord { interrupted: true, ..stress_run("inconclusive", 130) })),
         Record::Run(Box::new(run())),
         Record::Support(Box::new(support("yes", ""))),
         Record::Support(Box::new(support("no", "needs cl_khr_fp64"))),
@@ -181,6 +182,7 @@ fn contradictions_are_found() {
         (Record::Stress(Box::new(stress("pass", 0))), "bytes_checked"),
         (Record::StressRun(Box::new(stress_run("pass", 1))), "exit_code"),
         (Record::StressRun(Box::new(StressRunRecord { interrupted: true, ..stress_run("pass", 0) })), "interrupted"),
+        (Record::StressRun(Box::new(StressRunRecord { interrupted: true, ..stress_run("crash", 130) })), "verdict"),
         (
             Record::StressRun(Box::new(StressRunRecord { findings: vec!["slow".into()], ..stress_run("pass", 0) })),
             "findings",

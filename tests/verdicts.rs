@@ -104,7 +104,7 @@ fn growth_that_settles_is_no_leak_and_hides_none_that_outgrows_it() {
             settling_series(seed, seconds, per_fold, leak, noise).into_iter().step_by(thin).collect()
         };
         let series = made(0.0);
-        told += u64::from(unsettled(&series, &limits).is_some_and(|t| t.contains("MiB/min")));
+        told += u64::from(unsettled(&series, &limits).iter().any(|t| t.contains("MiB/min")));
         let (verdict, why) = judge(&sound(series), &limits);
         if verdict != Verdict::Pass {
             alarms.push(format!("{seed}: {why}"));
@@ -119,7 +119,7 @@ fn growth_that_settles_is_no_leak_and_hides_none_that_outgrows_it() {
     assert!(alarms.len() as u64 <= SOAKS / 100, "{} of {SOAKS}: {alarms:#?}", alarms.len());
     assert!(missed.is_empty(), "{} of {SOAKS}: {missed:#?}", missed.len());
     assert!(told > SOAKS / 2, "{told}");
-    assert_eq!(unsettled(&leaking_series(1, MIB, MIB), &limits), None, "a leak does not settle");
+    assert!(unsettled(&leaking_series(1, MIB, MIB), &limits).is_empty(), "a leak does not settle");
 }
 
 // ---- reports --------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ use crate::base::telemetry::{NotTold, Snapshot};
 use crate::base::{Absence, Backend, Code, DeviceInfo, Record, Result};
 use crate::device::cpu::Pin;
 use crate::device::probe::{CpuConfig, Found, inventory_of};
-use crate::device::telemetry::{ANSWER, Telemetry, Told};
+use crate::device::telemetry::{ANSWER, FIRST, Telemetry, Told};
 use crate::jobs::health;
 use crate::jobs::inventory::{self, Waits};
 use crate::report;
@@ -22,12 +22,14 @@ impl Ctx<'_> {
 
     pub(super) fn health(&self, a: &args::Devices) -> Result<u8> {
         let cpu = CpuConfig { threads: 0, pin: Pin::Free };
+        // First of all, since it wakes drivers that nobody uses; who is slow afterwards does not sleep.
+        let mut telemetry = self.telemetry();
+        let first = woken(&mut telemetry);
         let seen = inventory::ask(&Backend::ALL, Waits::SHORT, self.env, cpu, &this_program()?)?;
         let infos = seen.devices;
         let mut records = Vec::new();
-        let mut telemetry = self.telemetry();
-        match telemetry.ask(ANSWER) {
-            None => records.push(health::hanging("host", "the system's sources", ANSWER.as_secs_f64())),
+        match first {
+            None => records.push(health::hanging("host", "the system's sources", FIRST.as_secs_f64())),
             Some(mut first) => {
                 let broken = broken(&seen.absent);
                 // Only backends that show one of the cards are loaded here, and none with a driver that would take this
@@ -60,6 +62,11 @@ impl Ctx<'_> {
         self.write_json(a.json.as_deref(), &self.document(infos, seen.absent, records, true, exit_code))?;
         Ok(exit_code)
     }
+}
+
+/// The first answer of cards that may have slept.
+fn woken(telemetry: &mut Telemetry) -> Option<Told> {
+    telemetry.ask(FIRST)
 }
 
 /// Reads the links again while copies run. Only a card that the API can open is put under load.
@@ -103,4 +110,19 @@ fn broken(absent: &[Absence]) -> Vec<(Backend, String)> {
 /// The card's id for `--device`, else its uid.
 fn id_of<'a>(infos: &'a [DeviceInfo], card: &'a Snapshot) -> &'a str {
     infos.iter().find(|i| card.is_of(i)).map_or(card.uid.as_str(), |i| i.id.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Without persistence a driver sleeps until somebody asks: no fault.
+    #[test]
+    fn a_driver_that_has_to_wake_up_does_not_hang() {
+        let mut slow = Telemetry::new(|| {
+            std::thread::sleep(ANSWER + ANSWER / 4);
+            Told::default()
+        });
+        assert!(woken(&mut slow).is_some());
+    }
 }

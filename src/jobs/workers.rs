@@ -12,6 +12,10 @@ use serde::de::DeserializeOwned;
 
 use crate::base::sink::Cancel;
 use crate::base::{Code, Error, Result};
+use crate::jobs::inventory::ended;
+
+/// What a killed process has for its end: a driver first takes back all that it had of a card.
+pub(super) const GONE: Duration = Duration::from_secs(5);
 
 /// How to start a worker: this program, its subcommand and arguments.
 #[derive(Clone, Debug)]
@@ -84,8 +88,8 @@ impl Worker {
     pub(super) fn ask<A: DeserializeOwned>(&mut self, order: &str, limit: Duration, cancel: &Cancel) -> Result<A> {
         let crashed = |worker: &mut Self, how: &str| {
             let _ = worker.child.kill();
-            let ended = worker.child.wait().map_or_else(|e| e.to_string(), |s| s.to_string());
-            Error::new(Code::WorkerCrashed, format!("a process that measures {how} ({ended})"))
+            let end = ended(&mut worker.child, GONE).map_or_else(|| "it cannot be ended".into(), |s| s.to_string());
+            Error::new(Code::WorkerCrashed, format!("a process that measures {how} ({end})"))
         };
         let sent = self.orders.as_mut().is_some_and(|o| writeln!(o, "{order}").and_then(|()| o.flush()).is_ok());
         if !sent {
@@ -118,6 +122,31 @@ impl Drop for Worker {
         drop(self.orders.take());
         // It sleeps in its last read or is in the middle of an order that nobody waits for.
         let _ = self.child.kill();
-        let _ = self.child.wait();
+        // A process that hangs in the kernel does not even end of that; it is left behind.
+        ended(&mut self.child, GONE);
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    /// A driver that hangs in the kernel keeps its process, and not the one that measures with it.
+    #[test]
+    fn a_worker_that_cannot_be_killed_holds_nobody() {
+        let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/stress/held.py").into();
+        let limit = Duration::from_secs(20);
+        let start = Start { program, arguments: Vec::new(), processes: 1, limit };
+        let Ok(mut worker) = Worker::start(&start, 0) else { return };
+        // Neither Python nor the right to trace a process is everywhere.
+        let held: Result<serde_json::Value> = worker.ask("", limit, &Cancel::new());
+        let Some(holder) = held.ok().and_then(|h| h["held"].as_u64()) else { return };
+        let begun = Instant::now();
+        let e = worker.ask::<serde_json::Value>("", Duration::from_millis(50), &Cancel::new()).unwrap_err();
+        assert!(e.code() == Code::WorkerCrashed && e.to_string().contains("it cannot be ended"), "{e}");
+        drop(worker);
+        let took = begun.elapsed();
+        let killed = Command::new("kill").args(["-KILL", &holder.to_string()]).status().unwrap();
+        assert!(killed.success() && took > GONE && took < 6 * GONE, "{took:?}");
     }
 }

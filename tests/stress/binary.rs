@@ -109,11 +109,12 @@ fn sigint_and_sigterm_keep_the_report_and_kill_keeps_the_journal() {
         let last = wait_for(&mut talk, "interrupted; ");
         assert!(last.contains("soak on cpu: interrupted") || last.contains("and "), "{last}");
         let doc: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
-        assert_eq!(doc["complete"], false);
+        assert_eq!((&doc["complete"], &doc["exit_code"]), (&false.into(), &130.into()));
+        assert_eq!(doc["records"].as_array().unwrap().last().unwrap()["exit_code"], 130);
         let r = &doc["records"][0];
         assert_eq!((r["scenario"].as_str(), r["verdict"].as_str()), (Some("alloc-cycle"), Some("inconclusive")));
         assert!(r["done"].as_u64().unwrap() > 0 && r["reason"].as_str().unwrap().contains("interrupted after"), "{r}");
-        assert!(matches!(entries.last(), Some(Entry::End { complete: false, .. })));
+        assert!(matches!(entries.last(), Some(Entry::End { complete: false, exit_code: 130, .. })));
     }
 }
 

@@ -8,7 +8,7 @@ use gpuctl::base::rng::Philox;
 use gpuctl::base::sink::Collect;
 use gpuctl::base::{Cancel, Code, Error, Result};
 use gpuctl::jobs::stress::journal::{self, Entry};
-use gpuctl::jobs::stress::{Child as Worker, Spawn, StressConfig, run};
+use gpuctl::jobs::stress::{Child as Worker, Exe, Spawn, StressConfig, run};
 
 use super::binary::{gpuctl, until};
 use super::config;
@@ -88,6 +88,50 @@ fn whoever_is_killed_at_whatever_moment_the_verdict_is_the_same() {
             }
         });
     }
+}
+
+/// A crash that was found before Ctrl-C is in the exit code, the document, the metrics and the journal.
+#[cfg(target_os = "linux")]
+#[test]
+fn an_interruption_hides_no_crash() {
+    let dir = tempfile::tempdir().unwrap();
+    let (journal, metrics) = (dir.path().join("j.jsonl"), dir.path().join("s.prom"));
+    let [at, prom] = [&journal, &metrics].map(|p| p.display().to_string());
+    let scenario = ["--scenario", "alloc-cycle,concurrent"];
+    let args = ["--seconds", "120", "--device", "cpu", "--journal", &at, "--prometheus", &prom, "--json", "-"];
+    let mut command = gpuctl(dir.path(), &[&args[..], &scenario[..]].concat());
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    until("a phase has begun", || holds(&journal, |e| matches!(e, Entry::Plan { .. })));
+    until("a worker is killed", || worker_of(child.id()).is_some_and(|pid| signal(pid, "-KILL")));
+    until("its end is noticed", || holds(&journal, |e| matches!(e, Entry::Finding { .. })));
+    assert!(signal(child.id(), "-INT"));
+    let out = child.wait_with_output().unwrap();
+    assert_eq!(out.status.code(), Some(5));
+    let doc: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    let run = doc["records"].as_array().unwrap().last().unwrap();
+    assert_eq!((&doc["exit_code"], &run["exit_code"], &run["interrupted"]), (&5.into(), &5.into(), &true.into()));
+    assert!(std::fs::read_to_string(&metrics).unwrap().contains("gpuctl_stress_exit_code 5\n"));
+    assert!(holds(&journal, |e| matches!(e, Entry::End { exit_code: 5, complete: false, .. })));
+}
+
+/// A worker that cannot be ended is left behind: whoever waited for its end would hang with it.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_worker_that_cannot_be_killed_holds_nobody() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/stress/held.py").into();
+    let Ok(mut child) = (Exe { path }).spawn("{}") else { return };
+    let mut line = String::new();
+    child.output().unwrap().read_line(&mut line).unwrap();
+    // Neither Python nor the right to trace a process is everywhere.
+    let held: Option<serde_json::Value> = serde_json::from_str(&line).ok();
+    let Some(holder) = held.and_then(|h| h["held"].as_u64()) else { return };
+    let begun = Instant::now();
+    child.kill();
+    assert_eq!(child.ended(), None, "nobody sees its end");
+    drop(child);
+    let took = begun.elapsed();
+    assert!(signal(u32::try_from(holder).unwrap(), "-KILL"));
+    assert!(took > Duration::from_secs(1) && took < Duration::from_secs(30), "{took:?}");
 }
 
 /// A supervisor that is stopped (Ctrl-Z, a debugger, a container that is frozen) is no hang of its worker, and the time is not

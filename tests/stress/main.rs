@@ -19,7 +19,7 @@ use gpuctl::base::{Cancel, Code, DeviceInfo, Env, Record, Result};
 use gpuctl::device::LedgerState;
 use gpuctl::jobs::stress::journal::{self, Entry};
 use gpuctl::jobs::stress::scenario::SCENARIOS;
-use gpuctl::jobs::stress::verdict::{degradation, drift, never_returns};
+use gpuctl::jobs::stress::verdict::{degradation, drift, never_returns, unsettled};
 use gpuctl::jobs::stress::{
     Child, Evidence, Exit, Limits, Line, Spawn, StressConfig, StressSummary, Task, Verdict, judge, run, run_task,
 };
@@ -136,6 +136,39 @@ fn only_proven_work_passes() {
         let (got, why) = judge(&evidence, &limits);
         assert_eq!(got, verdict, "{what}: {why}");
         assert_ne!(got.exit_code(), 0, "{what}");
+    }
+}
+
+/// What settles is no leak of descriptors, threads or the card's memory either, and the record says what that hides.
+#[test]
+fn growth_that_settles_is_told_of_each_kind() {
+    type Grow = fn(&mut StressSample, u64);
+    let limits = Limits::default();
+    // Two hours; n is the logarithm of time, or time.
+    let made = |grow: Grow, of: fn(f64) -> f64| -> Vec<StressSample> {
+        let one = |i: u64| {
+            let mut sample = StressSample { t: 15.0 * i as f64, rate: 100.0, ..StressSample::default() };
+            grow(&mut sample, of(i as f64) as u64);
+            sample
+        };
+        (1..=480).map(one).collect()
+    };
+    let kinds: [(&str, Grow); 5] = [
+        ("resident memory", |s, n| s.rss_bytes = Some(n << 20)),
+        ("open file descriptors", |s, n| s.fds = Some(n)),
+        ("threads", |s, n| s.threads = Some(n)),
+        ("memory on the card", |s, n| s.device_own_bytes = Some(n << 20)),
+        ("memory on the card", |s, n| s.device_used_bytes = Some(n << 20)),
+    ];
+    for (what, grow) in kinds {
+        let settling = made(grow, |i| 60.0 * i.ln());
+        let hidden = unsettled(&settling, &limits);
+        assert!(hidden.len() == 1 && hidden[0].starts_with(&format!("leaks of {what} below ")), "{what}: {hidden:?}");
+        assert_eq!(judge(&Evidence { series: settling, ..sound() }, &limits).0, Verdict::Pass, "{what}");
+        let lasting = made(grow, |i| i);
+        assert_eq!(unsettled(&lasting, &limits), Vec::<String>::new(), "{what}");
+        assert_ne!(judge(&Evidence { series: lasting, ..sound() }, &limits).0, Verdict::Pass, "{what}");
+        assert_eq!(unsettled(&made(grow, |_| 100.0), &limits), Vec::<String>::new(), "{what}");
     }
 }
 

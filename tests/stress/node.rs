@@ -13,6 +13,7 @@ use gpuctl::base::{Cancel, Code, DeviceClass, DeviceInfo, Env, Result};
 use gpuctl::device::LedgerState;
 use gpuctl::device::cpu::Pin;
 use gpuctl::device::probe::{CpuConfig, Select, open_apart};
+use gpuctl::jobs::stress::journal::{self, Entry};
 use gpuctl::jobs::stress::scenario::Counts;
 use gpuctl::jobs::stress::{Child, Exit, Line, Spawn, StressConfig, StressSummary, Task, Verdict, run};
 
@@ -173,6 +174,64 @@ fn a_card_that_others_use_is_left_alone_unless_it_may_be_shared() {
     assert_eq!((summary.exit_code, started), (0, 1), "{}", summary.line());
     assert!(summary.remarks.iter().any(|r| r.contains("pid 4711")), "{:?}", summary.remarks);
     assert!(!unknown(&summary));
+}
+
+/// A run with a finding is gone on with while others use its card: it is refused, or interrupted while it waits for them. Neither
+/// ends it, and neither loses the finding.
+#[cfg(unix)]
+#[test]
+fn a_run_that_cannot_go_on_yet_keeps_what_it_found_and_stays_open() {
+    let meets_others = |interrupt: bool| {
+        let folder = tempfile::tempdir().unwrap();
+        let (root, _) = card_tree(folder.path());
+        let path = folder.path().join("j.jsonl");
+        let cfg = StressConfig { journal: Some(path.clone()), ..config(&["alloc-cycle", "concurrent"], 3.0) };
+        assert_eq!(on_card(&cfg, root.clone()).0.exit_code, 0);
+        // Cut off after the first phase, which had a wrong result.
+        let mut entries = journal::read(&path).unwrap().0;
+        entries.truncate(3);
+        let Some(Entry::Phase { record, .. }) = entries.last_mut() else { panic!("{entries:?}") };
+        (record.verdict, record.mismatches) = (Verdict::Corruption.name().into(), 1);
+        let lines = entries.iter().map(|e| serde_json::to_string(e).unwrap() + "\n");
+        std::fs::write(&path, lines.collect::<String>()).unwrap();
+        let others = root.join("proc/4711/fdinfo");
+        std::fs::create_dir_all(&others).unwrap();
+        std::fs::write(others.join("5"), "drm-driver: amdgpu\ndrm-pdev: 0000:03:00.0\ndrm-client-id: 1\n").unwrap();
+
+        let again = |cancel: &Cancel| {
+            let started = Arc::default();
+            let spawn = Counted(OnCard(|| ()), Arc::clone(&started));
+            let cfg = StressConfig { resume: Some(path.clone()), tree: Some(root.clone()), ..StressConfig::default() };
+            let summary = run(&cfg, &spawn, &mut Collect::default(), cancel).unwrap();
+            assert_eq!((summary.verdict, summary.exit_code), (Verdict::Corruption, 1), "{}", summary.line());
+            let started = started.lock().unwrap().clone();
+            (summary, started)
+        };
+        let cancel = Cancel::new();
+        let raise = cancel.clone();
+        let user = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_secs(2));
+            if interrupt {
+                raise.raise();
+            }
+        });
+        let (summary, started) = again(&cancel);
+        user.join().unwrap();
+        assert_eq!((summary.interrupted, summary.records.len(), started.len()), (interrupt, 1, 0));
+        assert!(summary.not_tested[0].contains("what is left: other processes use opencl:0: pid 4711"));
+        let last = journal::read(&path).unwrap().0.pop();
+        assert!(matches!(last, Some(Entry::End { complete: false, exit_code: 1, .. })), "{last:?}");
+
+        std::fs::remove_dir_all(root.join("proc/4711")).unwrap();
+        let (summary, started) = again(&Cancel::new());
+        assert_eq!((summary.records.len(), started), (2, vec!["concurrent".to_string()]), "{}", summary.line());
+        let last = journal::read(&path).unwrap().0.pop();
+        assert!(matches!(last, Some(Entry::End { complete: true, exit_code: 1, .. })), "{last:?}");
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| meets_others(true));
+        meets_others(false);
+    });
 }
 
 /// Hot for some seconds in the middle of the phase: it pauses and goes on, and the pause is no tested time.

@@ -11,6 +11,8 @@ use super::Told;
 
 /// Time for one round of questions; a driver that takes longer hangs.
 pub const ANSWER: Duration = Duration::from_millis(1500);
+/// Time for the first one: the question opens the drivers' libraries, and wakes drivers that nobody uses, a second for each card.
+pub const FIRST: Duration = Duration::from_secs(15);
 /// Time from one question of a [`Watch`] to the next.
 const EVERY: Duration = Duration::from_secs(2);
 

@@ -14,7 +14,7 @@ use crate::base::telemetry::NotTold;
 use crate::base::telemetry::{FreeSpace, HostSnapshot, Snapshot};
 use crate::base::topology::{NumaNode, PciCard};
 
-pub use asker::{ANSWER, Telemetry, Watch, card_of, cardless};
+pub use asker::{ANSWER, FIRST, Telemetry, Watch, card_of, cardless};
 pub use log::parse as parse_log;
 pub(crate) use pci::vendor;
 

@@ -38,7 +38,7 @@ pub(crate) fn vendor(id: u16) -> Option<&'static str> {
     })
 }
 
-fn hex<T: TryFrom<u64>>(path: &Path) -> Option<T> {
+pub(super) fn hex<T: TryFrom<u64>>(path: &Path) -> Option<T> {
     let text = text(path)?;
     T::try_from(u64::from_str_radix(text.trim_start_matches("0x"), 16).ok()?).ok()
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::base::telemetry::{GpuProcess, Snapshot};
 
+use super::pci::hex;
 use super::{Source, Told, card};
 
 /// Files of a tree.
@@ -102,7 +103,8 @@ impl Source for Sysfs {
             }
             card.throttle = card.throttle.or_else(|| throttle(&class.join(&name), &device));
             card.numa_node = number(&device.join("numa_node"));
-            let (own, slot) = (link(&device, "max"), slot(&device));
+            let edge = edge(&device);
+            let (own, slot) = (link(&edge, "max"), slot(&edge));
             card.link.card_generation = card.link.card_generation.or(own.0);
             card.link.card_width = card.link.card_width.or(own.1);
             (card.link.slot_generation, card.link.slot_width) = slot;
@@ -162,14 +164,31 @@ fn gpu_metrics(table: &[u8]) -> Option<u64> {
     Some(groups.into_iter().filter(|(bits, _)| reasons & bits != 0).fold(0, |all, (_, bit)| all | bit))
 }
 
-/// What the port that the card sits in can: the folder above the card's own.
-fn slot(device: &Path) -> (Option<u32>, Option<u32>) {
-    let port = std::fs::canonicalize(device).ok().and_then(|d| d.parent().map(Path::to_path_buf));
-    port.map_or((None, None), |port| link(&port, "max"))
+/// AMD's number as a maker of cards. The root ports of its processors have another one (0x1022).
+const AMD: u16 = 0x1002;
+
+/// The folder whose link is the one in the slot. AMD's cards since Vega carry a switch: the link of the processor behind it never
+/// leaves the card, that of the switch's upper port does.
+fn edge(device: &Path) -> PathBuf {
+    let Ok(mut at) = std::fs::canonicalize(device) else { return device.into() };
+    let maker = |folder: &Path| hex::<u16>(&folder.join("vendor"));
+    while let Some(bridge) = at.parent().filter(|b| maker(b) == Some(AMD)) {
+        // What nothing is above of is a root port: those of old chipsets have the same number.
+        if bridge.parent().and_then(maker).is_none() {
+            break;
+        }
+        at = bridge.into();
+    }
+    at
+}
+
+/// What the port that the card sits in can: the folder above that of its edge.
+fn slot(edge: &Path) -> (Option<u32>, Option<u32>) {
+    edge.parent().map_or((None, None), |port| link(port, "max"))
 }
 
 fn readings(device: &Path, card: &mut Snapshot) {
-    (card.link.generation, card.link.width) = link(device, "current");
+    (card.link.generation, card.link.width) = link(&edge(device), "current");
     card.memory_used = number(&device.join("mem_info_vram_used"));
     card.memory_total = number(&device.join("mem_info_vram_total"));
     card.busy = number::<f64>(&device.join("gpu_busy_percent")).map(|p| p / 100.0);
@@ -279,6 +298,45 @@ mod tests {
         assert_eq!(throttle(&card, &device), Some(0x40));
         write(card.join("gt/gt1/throttle_reason_pl1"), b"1\n");
         assert_eq!(throttle(&card, &device), Some(0x44), "parts of one card");
+    }
+
+    /// A card with a switch of its own in a bad slot, one without, and one in a root port that has AMD's number as well
+    /// (synthetic trees).
+    #[cfg(unix)]
+    #[test]
+    fn the_link_of_a_card_with_a_switch_is_that_of_its_edge() {
+        let told = |ports: &[(&str, &str, &str, &str)]| {
+            let dir = tempfile::tempdir().unwrap();
+            let mut at = dir.path().join("sys/devices/pci0000:00");
+            for (folder, vendor, now, most) in ports {
+                at = at.join(folder);
+                std::fs::create_dir_all(&at).unwrap();
+                let link =
+                    [("current", now), ("max", most)].map(|(which, text)| (which, text.split_once(" x").unwrap()));
+                for (which, (speed, width)) in link {
+                    std::fs::write(at.join(format!("{which}_link_speed")), format!("{speed} GT/s PCIe\n")).unwrap();
+                    std::fs::write(at.join(format!("{which}_link_width")), format!("{width}\n")).unwrap();
+                }
+                std::fs::write(at.join("vendor"), format!("{vendor}\n")).unwrap();
+            }
+            std::fs::write(at.join("uevent"), "DRIVER=amdgpu\nPCI_SLOT_NAME=0000:03:00.0\n").unwrap();
+            let class = dir.path().join("sys/class/drm/card0");
+            std::fs::create_dir_all(&class).unwrap();
+            std::os::unix::fs::symlink(&at, class.join("device")).unwrap();
+            let l = crate::device::telemetry::ask_tree(dir.path()).cards[0].link;
+            [l.generation, l.width, l.card_generation, l.card_width, l.slot_generation, l.slot_width]
+                .map(|n| n.unwrap_or(0))
+        };
+        let upper = ("0000:01:00.0", "0x1002", "8.0 x4", "16.0 x16");
+        let lower = ("0000:02:00.0", "0x1002", "16.0 x16", "16.0 x16");
+        let card = ("0000:03:00.0", "0x1002", "16.0 x16", "16.0 x16");
+        let root = |vendor| ("0000:00:01.1", vendor, "8.0 x4", "8.0 x16");
+        for vendor in ["0x1022", "0x8086", "0x1002"] {
+            assert_eq!(told(&[root(vendor), upper, lower, card]), [3, 4, 4, 16, 3, 16], "a switch below {vendor}");
+            assert_eq!(told(&[root(vendor), card]), [4, 16, 4, 16, 3, 16], "no switch, {vendor}");
+        }
+        let other = ("0000:03:00.0", "0x10de", "16.0 x8", "16.0 x16");
+        assert_eq!(told(&[root("0x8086"), other]), [4, 8, 4, 16, 3, 16]);
     }
 
     #[test]

@@ -1,14 +1,11 @@
 //! Before a card is worked hard: is it somebody else's, and can its heat be watched? Asked once, before any work.
 
 use std::path::Path;
-use std::time::Duration;
 
 use crate::base::telemetry::GpuProcess;
 use crate::base::{Code, DeviceInfo, Error, Result, units};
-use crate::device::telemetry::{Telemetry, Told, card_of, cardless};
+use crate::device::telemetry::{FIRST, Telemetry, Told, card_of, cardless};
 
-/// Longest wait for the first answer: drivers that nobody uses are woken up by the question.
-const FIRST: Duration = Duration::from_secs(15);
 /// Degrees below the limit at which a paused phase goes on.
 pub const COOLER: f64 = 5.0;
 

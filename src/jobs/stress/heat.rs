@@ -20,6 +20,9 @@ pub(super) struct Heat {
     /// `None` where there is no limit, or no card.
     limit: Option<f64>,
     answered: u64,
+    /// The last temperature: an answer without one changes nothing of it but its age.
+    last: Option<f64>,
+    /// When that was told.
     fresh: Instant,
     /// Pauses so far.
     pub(super) pauses: u64,
@@ -32,7 +35,7 @@ pub(super) struct Heat {
 impl Heat {
     pub(super) fn new(cfg: &StressConfig, device: &DeviceInfo) -> Self {
         let limit = cfg.max_temp.filter(|_| cardless(device).is_none());
-        Heat { limit, answered: 0, fresh: Instant::now(), pauses: 0, paused: 0.0, why: String::new() }
+        Heat { limit, answered: 0, last: None, fresh: Instant::now(), pauses: 0, paused: 0.0, why: String::new() }
     }
 
     /// Why work must not go on now, if so.
@@ -42,7 +45,7 @@ impl Heat {
         if self.fresh.elapsed() > SILENT {
             return Some(format!("the card told no temperature for {}", units::seconds(SILENT.as_secs_f64())));
         }
-        let now = temperature(card)?;
+        let now = self.last?;
         (now > limit).then(|| format!("the card has {now:.0} C, the limit is {limit:.0} C"))
     }
 
@@ -65,7 +68,10 @@ impl Heat {
     fn hear(&mut self, card: Option<&Watch<'_>>) {
         let answered = card.map_or(0, |c| c.so_far().answered);
         if answered > self.answered {
-            (self.answered, self.fresh) = (answered, Instant::now());
+            self.answered = answered;
+            if let Some(now) = temperature(card) {
+                (self.last, self.fresh) = (Some(now), Instant::now());
+            }
         }
     }
 }
@@ -125,5 +131,62 @@ pub(super) fn below_floor(job: &Job<'_>, judged: (Verdict, String), heat: &Heat)
             (Verdict::Inconclusive, format!("{why}; paused for {}: {}", units::seconds(heat.paused), heat.why))
         }
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::telemetry::Snapshot;
+    use crate::device::telemetry::{Telemetry, Told};
+
+    /// A card that tells these temperatures, one an answer.
+    fn telling(temperatures: &'static [Option<f64>]) -> Telemetry {
+        let mut at = 0;
+        Telemetry::new(move || {
+            let temperature_c = temperatures[at.min(temperatures.len() - 1)];
+            at += 1;
+            let card = Snapshot { uid: "GPU-1".into(), source: "test".into(), temperature_c, ..Snapshot::default() };
+            Told { cards: vec![card], ..Told::default() }
+        })
+    }
+
+    fn answers(card: &mut Watch<'_>, n: u64) {
+        while card.so_far().answered < n {
+            card.tick();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// A sensor that fails is silence, though the card goes on answering.
+    #[test]
+    fn answers_without_a_temperature_do_not_make_the_last_one_fresh() {
+        let cfg = StressConfig { max_temp: Some(80.0), ..StressConfig::default() };
+        let info = DeviceInfo { uid: "GPU-1".into(), ..DeviceInfo::ordinary_gpu() };
+        let (lost, found) = (&[Some(70.0), None][..], &[Some(70.0), Some(71.0)][..]);
+        for (told, why) in [(lost, Some("the card told no temperature for 20.00 s")), (found, None)] {
+            let mut telemetry = telling(told);
+            let (mut heat, mut card) = (Heat::new(&cfg, &info), Watch::begin(&mut telemetry, &info));
+            answers(&mut card, 1);
+            assert_eq!(heat.too_hot(Some(&card)), None);
+            // So much time later the second answer comes.
+            heat.fresh = heat.fresh.checked_sub(SILENT + Duration::from_secs(1)).unwrap();
+            answers(&mut card, 2);
+            assert_eq!(heat.too_hot(Some(&card)).as_deref(), why);
+        }
+    }
+
+    #[test]
+    fn a_hot_card_does_not_cool_by_telling_nothing() {
+        let cfg = StressConfig { max_temp: Some(80.0), ..StressConfig::default() };
+        let info = DeviceInfo { uid: "GPU-1".into(), ..DeviceInfo::ordinary_gpu() };
+        let mut telemetry = telling(&[Some(90.0), None]);
+        let (mut heat, mut card) = (Heat::new(&cfg, &info), Watch::begin(&mut telemetry, &info));
+        for n in [1, 2] {
+            answers(&mut card, n);
+            let why = heat.too_hot(Some(&card)).unwrap();
+            assert!(why.contains("the card has 90 C"), "{why}");
+            assert!(!heat.cool(Some(&card), false));
+        }
     }
 }

@@ -3,7 +3,7 @@
 //! Invariants: a line is written whole or is the last one; a journal that cannot be written never stops the soak.
 
 use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -189,7 +189,8 @@ impl Journal {
             if let Some(folder) = path.parent() {
                 std::fs::create_dir_all(folder)?;
             }
-            let file = OpenOptions::new().create(true).append(true).open(&path)?;
+            // Read only where there is something to read: a pipe that is opened for reading, too, takes lines that nobody reads.
+            let file = OpenOptions::new().read(path.is_file()).create(true).append(true).open(&path)?;
             // The file's name is on the disk only when its folder is. Not every file system knows that.
             if let Some(Ok(folder)) = path.parent().map(File::open) {
                 let _ = folder.sync_all();
@@ -197,20 +198,21 @@ impl Journal {
             Ok(file)
         };
         match open() {
-            Ok(file) => Journal::holding(path, file),
+            Ok(file) => Journal::holding(path, file, whole_lines),
             Err(e) => (Journal::none(), Some(unwritable(&path, e))),
         }
     }
 
     /// Opens a journal that is there, to go on after its first `good` bytes; what follows them is a line that was cut off.
     pub fn reopen(path: &Path, good: u64) -> (Self, Option<Error>) {
-        let open = || -> std::io::Result<File> {
-            let file = OpenOptions::new().append(true).open(path)?;
-            file.set_len(good)?;
-            Ok(file)
-        };
-        match open() {
-            Ok(file) => Journal::holding(path.to_path_buf(), file),
+        match OpenOptions::new().read(true).append(true).open(path) {
+            Ok(file) => Journal::holding(path.to_path_buf(), file, |file| {
+                // Between the reading of a journal and its lock another process may have gone on with it.
+                if parsed(&bytes(file)?).good == good {
+                    return Ok(good);
+                }
+                Err(std::io::Error::other("another run wrote to it meanwhile"))
+            }),
             Err(e) => (Journal::none(), Some(unwritable(path, e))),
         }
     }
@@ -219,14 +221,29 @@ impl Journal {
         Journal { path: None, file: None, good: 0, lost: 0 }
     }
 
-    /// Locks the file for as long as this process lives, so that no other one goes on with it.
-    fn holding(path: PathBuf, file: File) -> (Self, Option<Error>) {
-        if matches!(file.try_lock(), Err(std::fs::TryLockError::WouldBlock)) {
-            let e = std::io::Error::other("another run writes to it");
-            return (Journal::none(), Some(unwritable(&path, e)));
+    /// Locks the file for as long as this process lives, so that no other one goes on with it, and only then cuts it back to
+    /// `kept` bytes: until then the half line at its end may be one that another process is about to end.
+    fn holding(
+        path: PathBuf,
+        mut file: File,
+        kept: impl FnOnce(&mut File) -> std::io::Result<u64>,
+    ) -> (Self, Option<Error>) {
+        let cut_back = || -> std::io::Result<u64> {
+            if matches!(file.try_lock(), Err(std::fs::TryLockError::WouldBlock)) {
+                return Err(std::io::Error::other("another run writes to it"));
+            }
+            let there = file.metadata()?;
+            // Pipes, terminals and `/dev/full` hold nothing.
+            let good = if there.is_file() && there.len() > 0 { kept(&mut file)? } else { 0 };
+            if there.is_file() && good < there.len() {
+                file.set_len(good)?;
+            }
+            Ok(good)
+        };
+        match cut_back() {
+            Ok(good) => (Journal { path: Some(path), file: Some(file), good, lost: 0 }, None),
+            Err(e) => (Journal::none(), Some(unwritable(&path, e))),
         }
-        let good = file.metadata().map_or(0, |m| m.len());
-        (Journal { path: Some(path), file: Some(file), good, lost: 0 }, None)
     }
 
     /// Where it is, if there is one.
@@ -260,6 +277,26 @@ impl Journal {
     }
 }
 
+/// What every line begins with.
+const HEAD: &[u8] = b"{\"line\":";
+
+/// Bytes of a file's whole lines. What follows them is cut off only in a journal: other files are not ours to shorten.
+fn whole_lines(file: &mut File) -> std::io::Result<u64> {
+    let text = bytes(file)?;
+    let good = text.iter().rposition(|b| *b == b'\n').map_or(0, |at| at + 1);
+    if good < text.len() && !text.starts_with(HEAD) && !HEAD.starts_with(&text) {
+        return Err(std::io::Error::other("it is no journal, and its last line does not end"));
+    }
+    Ok(good as u64)
+}
+
+fn bytes(file: &mut File) -> std::io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    file.seek(SeekFrom::Start(0))?;
+    file.read_to_end(&mut text)?;
+    Ok(text)
+}
+
 fn unwritable(path: &Path, e: std::io::Error) -> Error {
     Error::new(Code::Io, format!("the journal {} cannot be written; the soak goes on without it", path.display()))
         .caused_by(e)
@@ -284,7 +321,10 @@ pub struct Contents {
 
 /// Reads a journal.
 pub fn contents(path: &Path) -> Result<Contents> {
-    let text = std::fs::read(path).map_err(|e| unreadable(path, e))?;
+    std::fs::read(path).map(|text| parsed(&text)).map_err(|e| unreadable(path, e))
+}
+
+fn parsed(text: &[u8]) -> Contents {
     let mut all = Contents { entries: Vec::new(), good: 0, cut: false, damaged: false };
     let mut lines = text.split_inclusive(|b| *b == b'\n');
     for line in lines.by_ref() {
@@ -301,7 +341,7 @@ pub fn contents(path: &Path) -> Result<Contents> {
         }
     }
     all.damaged = lines.any(|l| !l.trim_ascii().is_empty());
-    Ok(all)
+    all
 }
 
 /// Reads a journal back. A line cut off by a crash or a full disk ends it: the flag says whether one was.
@@ -372,6 +412,56 @@ mod tests {
             std::fs::write(&path, &whole[..cut]).unwrap();
             assert_eq!(read(&path).unwrap(), (vec![end("one"), end("two")], true), "cut at {cut}");
         }
+    }
+
+    /// A crash tore the last line: a new run in the same file begins on a line of its own, as one that goes on does.
+    #[test]
+    fn a_torn_line_does_not_spoil_the_next_run() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("j.jsonl");
+        let line = |text: &str| format!("{}\n", serde_json::to_string(&end(text)).unwrap());
+        let write = |text: &str| std::fs::write(&path, text).unwrap();
+        for torn in ["{\"li", &line("two")[..30], "\0\0\0"] {
+            write(&format!("{}{torn}", line("one")));
+            let (mut journal, error) = Journal::open(Some(&path));
+            assert!(error.is_none() && journal.append(&end("three")).is_none());
+            assert_eq!(read(&path).unwrap(), (vec![end("one"), end("three")], false), "{torn}");
+        }
+        // Nothing but the torn line, and nothing torn at all.
+        for (before, after) in [("{\"line\":\"st".to_string(), vec![]), (line("one"), vec![end("one")])] {
+            write(&before);
+            let (mut journal, _) = Journal::open(Some(&path));
+            assert!(journal.append(&end("two")).is_none());
+            assert_eq!(read(&path).unwrap(), ([&after[..], &[end("two")]].concat(), false));
+        }
+        write("somebody's notes");
+        let (journal, error) = Journal::open(Some(&path));
+        assert!(journal.path().is_none() && error.is_some_and(|e| e.to_string().contains("cannot be written")));
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "somebody's notes");
+    }
+
+    /// A half line may be one that its writer is about to end: whoever does not hold the lock leaves it.
+    #[test]
+    fn a_journal_that_another_run_writes_to_is_not_cut_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("j.jsonl");
+        let (mut held, _) = Journal::open(Some(&path));
+        assert!(held.append(&end("one")).is_none());
+        let good = contents(&path).unwrap().good;
+        let half = |text: &[u8]| OpenOptions::new().append(true).open(&path).unwrap().write_all(text).unwrap();
+        half(b"{\"line\":\"e");
+        let whole = std::fs::read(&path).unwrap();
+        for (journal, error) in [Journal::open(Some(&path)), Journal::reopen(&path, good)] {
+            assert!(journal.path().is_none() && error.is_some());
+            assert_eq!(std::fs::read(&path).unwrap(), whole);
+        }
+        drop(held);
+        // What was written since the journal was read is somebody's as well.
+        assert!(Journal::reopen(&path, good - 5).1.is_some());
+        assert_eq!(std::fs::read(&path).unwrap(), whole);
+        let (mut journal, error) = Journal::reopen(&path, good);
+        assert!(error.is_none() && journal.append(&end("two")).is_none());
+        assert_eq!(read(&path).unwrap(), (vec![end("one"), end("two")], false));
     }
 
     #[test]

@@ -106,7 +106,7 @@ impl Default for StressConfig {
 pub struct StressSummary {
     /// The worst verdict of all phases and of the comparison between cards; `Inconclusive` if there was none.
     pub verdict: Verdict,
-    /// 0 pass, 1 a finding, 4 inconclusive or nothing checked, 5 a crashed worker.
+    /// 0 pass, 1 a finding, 4 inconclusive or nothing checked, 5 a crashed worker, 130 interrupted before anything was found.
     pub exit_code: u8,
     /// Seconds asked for, for each device.
     pub planned_seconds: f64,

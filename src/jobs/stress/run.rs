@@ -77,11 +77,13 @@ fn from_the_list(
         absent,
         journal: log.journal.path().map(PathBuf::from),
     };
-    if !allowed(cfg, resumed.is_some(), &mut summary, cancel)? {
+    let allowed = allowed(cfg, resumed.is_some(), &mut summary, cancel)?;
+    // A run that goes on keeps what it found and can be gone on with again; one that never began has nothing to keep.
+    if !allowed && resumed.is_none() {
         return Ok(finish(cfg, summary, &[], true, log, sink));
     }
     let plans = plans(cfg, resolved, resumed, &mut summary)?;
-    if resumed.is_none_or(|r| r.plan.is_none()) {
+    if allowed && resumed.is_none_or(|r| r.plan.is_none()) {
         let of = |(device, phases): (&DeviceInfo, &Vec<Planned>)| PlanOf {
             id: device.id.clone(),
             uid: device.uid.clone(),
@@ -108,7 +110,8 @@ fn from_the_list(
     if let Some(r) = resumed {
         let (done, cut) = (r.finished(), r.cut.len());
         let planned: usize = parts.iter().map(|p| p.phases).sum();
-        sink.note(&format!("the run of {} goes on: {done} of {planned} phases were finished before", r.utc));
+        let how = if allowed { "goes on" } else { "cannot go on yet" };
+        sink.note(&format!("the run of {} {how}: {done} of {planned} phases were finished before", r.utc));
         if cut > 0 {
             sink.note(&format!("{cut} phases were cut off after something had gone wrong; that stays in the verdict"));
         }
@@ -126,9 +129,12 @@ fn from_the_list(
             (device.clone(), phases)
         })
         .collect();
-    work(cfg, resolved.threads, &todo, &cards, spawn, cancel, &mut summary, log, sink);
+    if allowed {
+        work(cfg, resolved.threads, &todo, &cards, spawn, cancel, &mut summary, log, sink);
+    }
     summary.interrupted = cancel.raised();
-    Ok(finish(cfg, summary, &parts, !cancel.raised(), log, sink))
+    let complete = allowed && !summary.interrupted;
+    Ok(finish(cfg, summary, &parts, complete, log, sink))
 }
 
 /// What is planned for one device.
@@ -219,7 +225,8 @@ fn allowed(cfg: &StressConfig, resumed: bool, summary: &mut StressSummary, cance
     }
     match before.words() {
         Some(who) if !cfg.shared => {
-            let text = format!("anything: other processes use {who}; end them, or share the card with --shared");
+            let what = if resumed { "what is left" } else { "anything" };
+            let text = format!("{what}: other processes use {who}; end them, or share the card with --shared");
             summary.not_tested.insert(0, text);
             Ok(false)
         }
@@ -440,7 +447,7 @@ fn finish(
     let worst = summary.by_device.iter().filter_map(|d| Verdict::parse(&d.verdict)).max();
     summary.verdict = overall(&summary.devices, &phases, planned.max(1), summary.interrupted, &cfg.limits)
         .max(worst.filter(|w| Some(*w) != cfg.limits.off).unwrap_or(Verdict::Pass));
-    summary.exit_code = summary.verdict.exit_code();
+    summary.exit_code = summary.verdict.exit_code_of(summary.interrupted);
     let least = summary.by_device.iter().map(|d| d.tested_seconds).min_by(f64::total_cmp);
     summary.tested_seconds = least.unwrap_or(0.0);
     for d in summary.by_device.iter().filter(|d| !d.reason.is_empty() && d.verdict == Verdict::Inconclusive.name()) {

@@ -8,6 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::base::{Absence, Cancel, Code, DeviceInfo, Error, Result, os, record};
+use crate::jobs::inventory::ended;
+use crate::jobs::workers::GONE;
 
 use super::StressConfig;
 use super::scenario::Scenario;
@@ -155,8 +157,9 @@ impl Drop for Process {
         if matches!(self.child.try_wait(), Ok(None)) {
             let _ = self.child.kill();
         }
-        // Without this a killed worker stays behind as a zombie for as long as the parent runs.
-        let _ = self.child.wait();
+        // Without this a killed worker stays behind as a zombie for as long as the parent runs. One that hangs in the kernel
+        // does not even end of that; it is left behind.
+        ended(&mut self.child, GONE);
     }
 }
 

@@ -74,7 +74,18 @@ impl Verdict {
             _ => 1,
         }
     }
+
+    /// The same of a run that may have been interrupted: what was found before stays found.
+    pub const fn exit_code_of(self, interrupted: bool) -> u8 {
+        match self {
+            Verdict::Pass | Verdict::Inconclusive if interrupted => INTERRUPTED,
+            _ => self.exit_code(),
+        }
+    }
 }
+
+/// Exit code of a run that was interrupted before anything was found (128 + SIGINT).
+pub const INTERRUPTED: u8 = 130;
 
 /// Thresholds of the verdicts.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -324,16 +335,31 @@ fn lasting(points: &[(f64, f64)], floor: f64, limits: &Limits) -> Option<Drift> 
     drift(points, floor, limits).filter(|d| d.settles.is_none())
 }
 
-/// What the samples cannot tell: resident memory that still grew at the end, but ever more slowly.
-pub fn unsettled(series: &[StressSample], limits: &Limits) -> Option<String> {
-    let points: Vec<(f64, f64)> = series.iter().filter_map(|s| Some((s.t, s.rss_bytes? as f64))).collect();
-    let d = drift(&points, limits.rss_floor_bytes, limits).filter(|_| span(series) >= limits.min_seconds)?;
-    let settles = d.settles?;
-    Some(format!(
-        "leaks of resident memory below {:.1} MiB/min: the second half still grew so fast, {:.2} times as fast as the first",
-        settles.slope.max(0.0) * 60.0 / (1024.0 * 1024.0),
-        settles.part.max(0.0)
-    ))
+/// What the samples cannot tell: whatever still grew at the end, but ever more slowly, hides leaks below that.
+pub fn unsettled(series: &[StressSample], limits: &Limits) -> Vec<String> {
+    if span(series) < limits.min_seconds {
+        return Vec::new();
+    }
+    const MIB: f64 = 1024.0 * 1024.0;
+    type Column = fn(&StressSample) -> Option<u64>;
+    // As in `device_memory`: the worker's own part where the card tells it, else all that is in use.
+    let own = series.iter().filter(|s| s.device_own_bytes.is_some()).count() >= limits.min_samples;
+    let card: Column = if own { |s| s.device_own_bytes } else { |s| s.device_used_bytes };
+    let rows: [(&str, Column, f64, f64, &str); 4] = [
+        ("resident memory", |s| s.rss_bytes, limits.rss_floor_bytes, MIB, " MiB"),
+        ("open file descriptors", |s| s.fds, limits.handle_floor, 1.0, ""),
+        ("threads", |s| s.threads, limits.handle_floor, 1.0, ""),
+        ("memory on the card", card, limits.device_floor_bytes, MIB, " MiB"),
+    ];
+    let of = |(what, f, floor, unit, name): &(&str, Column, f64, f64, &str)| {
+        let points: Vec<(f64, f64)> = series.iter().filter_map(|s| Some((s.t, f(s)? as f64))).collect();
+        let settles = drift(&points, *floor, limits)?.settles?;
+        let (slope, part) = (settles.slope.max(0.0) * 60.0 / unit, settles.part.max(0.0));
+        Some(format!(
+            "leaks of {what} below {slope:.1}{name}/min: the second half still grew so fast, {part:.2} times as fast as the first"
+        ))
+    };
+    rows.iter().filter_map(of).collect()
 }
 
 /// Device memory that grew for good.
