@@ -212,6 +212,26 @@ fn nan_is_propagated() {
     assert!(y[601..].iter().all(|v| v.is_finite() && *v > 0.0));
 }
 
+/// Sums that are infinite, and NaN where a tile's 0 for no term meets a filter's infinity, are made again: all 16 of an invocation,
+/// with more terms than lavapipe's 65,535 iterations hold at once.
+#[test]
+fn gradients_of_infinite_filters_are_all_there() {
+    let Some(r) = runner("gradients_of_infinite_filters_are_all_there") else { return };
+    let op = op::find("conv2d_bwd_data").unwrap();
+    let attrs = Attrs::new().with("pads", Attr::Ints(vec![1; 4]));
+    let c = op.case(DType::F32, &[1, 16, 3, 3, 512, 3, 3], attrs, Fill::Uniform).unwrap();
+    let mut lease = r.lease().unwrap();
+    let q = lease.queue().unwrap();
+    let p = r.prepare(op, &c, Some("tiled")).unwrap();
+    let all = |value: f32, shape: &[u64]| {
+        HostTensor::from_slice(&vec![value; shape.iter().product::<u64>() as usize], shape).unwrap()
+    };
+    p.poison(q).unwrap();
+    let inputs = [all(1.0, &[1, 512, 3, 3]), all(f32::INFINITY, &[512, 16, 3, 3])];
+    let dx = p.call(q, &inputs, DEADLINE).unwrap()[0].to_vec::<f32>().unwrap();
+    assert_eq!(dx, [f32::INFINITY; 16 * 9]);
+}
+
 /// Every text of every op and dtype compiles and its pipeline is made, whatever `choose` would prefer.
 #[test]
 fn every_text_builds() {

@@ -32,6 +32,8 @@ pub mod plan_wgsl_window;
 pub mod plan_window;
 mod rules_c;
 mod rules_wgsl;
+#[cfg(test)]
+mod size_tests;
 pub mod source;
 pub mod stray;
 pub mod window;

@@ -3,7 +3,7 @@
 use crate::base::{Case, Cost, DeviceInfo, Result};
 
 use super::plan_c::for_processors;
-use super::plan_window::{GROUP, c_defines, largest};
+use super::plan_window::{GROUP, c_defines, farthest};
 use super::window::{Window, product};
 use super::{Arg, Kernel, Param, Plan, Step, plan_c, plan_native, source, spread_groups};
 
@@ -60,6 +60,11 @@ impl Form {
         };
         Cost { flops, read, written }
     }
+}
+
+/// The largest number that indices reach. A window is counted, for the means, and is no operand.
+pub(super) fn largest(w: &Window) -> u64 {
+    farthest(w).max(product(&[w.kh, w.kw]))
 }
 
 fn cost(case: &Case, form: Form) -> Cost {

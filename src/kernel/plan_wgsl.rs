@@ -44,16 +44,20 @@ pub(super) fn sizes(values: &[u64]) -> Vec<Param> {
     values.iter().map(|v| Param::U64(*v)).collect()
 }
 
-/// Refuses operands that one binding cannot cover and numbers of elements beyond 2^31 - 1: indices are u32, and flat
-/// numbers may overshoot the last element by the rest of a spread grid.
+/// Refuses numbers of elements, and coordinates, beyond 2^31 - 1: indices are u32, and flat numbers may overshoot the last
+/// element by the rest of a spread grid.
+pub(super) fn countable(elements: u64) -> Result<()> {
+    if elements > i32::MAX as u64 {
+        let why = format!("{elements} elements; WGSL's 32-bit indices reach {}", i32::MAX);
+        return Err(Error::new(Code::AllocTooLarge, why));
+    }
+    Ok(())
+}
+
+/// Refuses operands that one binding cannot cover, or indices.
 pub(super) fn fit(info: &DeviceInfo, operands: &[(u64, DType)]) -> Result<()> {
     for (elements, dtype) in operands {
-        if *elements > i32::MAX as u64 {
-            return Err(Error::new(
-                Code::AllocTooLarge,
-                format!("{elements} elements; WGSL's 32-bit indices reach {}", i32::MAX),
-            ));
-        }
+        countable(*elements)?;
         let bytes = elements * dtype.size();
         if bytes > info.max_binding_bytes {
             return Err(Error::new(

@@ -4,7 +4,7 @@ use crate::base::{Case, Cost, DType, DeviceInfo, Result};
 
 use super::plan_native::{self, Channels};
 use super::plan_wgsl::{GROUP, fit, half_text, one, product, sizes, step};
-use super::plan_wgsl_reduce::{cells, load, words};
+use super::plan_wgsl_reduce::{cells, load, waiting, words};
 use super::{Arg, Kernel, Param, Plan, Step, plan_c_norm, spread_groups};
 
 /// Elements of a row that one group takes in one launch.
@@ -55,7 +55,7 @@ pub fn softmax(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
         plan.scratch = vec![rows * parts * 4; 2];
     }
     if half {
-        plan.scratch.push((total + 1) * 4);
+        plan.scratch.push(waiting(total, DType::F32, info)?);
         plan.steps.push(Step {
             params: sizes(&[total]),
             groups: spread_groups(words(total, case.dtype).div_ceil(GROUP), info)?,
@@ -108,7 +108,8 @@ fn flat(case: &Case, entry: &'static str, n: u64, info: &DeviceInfo) -> Result<S
 /// Launches that leave the moments of the channels in scratch 0.
 fn moments(case: &Case, c: Channels, info: &DeviceInfo, cost: Cost) -> Result<Plan> {
     let acc = case.dtype.compute();
-    fit(info, &[(product(&[c.channels, c.n]), case.dtype), (product(&[c.channels, 4]), acc)])?;
+    fit(info, &[(product(&[c.channels, c.n]), case.dtype)])?;
+    let joined = waiting(product(&[c.channels, 4]), acc, info)?;
     let (segment, parts) = plan_c_norm::cut(c.n);
     fit(info, &[(product(&[c.channels, parts, 2]), acc)])?;
     let mut params = sizes(&[c.channels, c.inner, c.n, segment, parts]);
@@ -126,11 +127,7 @@ fn moments(case: &Case, c: Channels, info: &DeviceInfo, cost: Cost) -> Result<Pl
         params,
         ..make(case, "stats_join", spread_groups(c.channels.div_ceil(GROUP), info)?)
     };
-    // One more than needed: the last word's partner is read, too.
-    Ok(Plan {
-        steps: vec![first, join],
-        scratch: vec![(4 * c.channels + 1) * acc.size(), 2 * c.channels * parts * acc.size()],
-    })
+    Ok(Plan { steps: vec![first, join], scratch: vec![joined, 2 * c.channels * parts * acc.size()] })
 }
 
 /// `stats_part`, `stats_join`, `store_layer`, `apply_layer`.

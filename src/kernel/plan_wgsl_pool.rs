@@ -2,9 +2,9 @@
 
 use crate::base::{Case, Code, DType, DeviceInfo, Error, Result};
 
-use super::plan_pool::{Form, include, sizes};
+use super::plan_pool::{Form, include, largest, sizes};
 use super::plan_wgsl_window::layout;
-use super::plan_window::{GROUP, largest};
+use super::plan_window::GROUP;
 use super::window::{Window, product};
 use super::{Arg, Kernel, Param, Plan, Step, plan_wgsl, spread_groups};
 
@@ -60,7 +60,8 @@ fn wgsl(case: &Case, info: &DeviceInfo, form: Form) -> Result<Plan> {
         return Err(Error::new(Code::OpUnsupported, why));
     }
     let images = [product(&w.x()), product(&w.y())];
-    plan_wgsl::fit(info, &[(images[0], case.dtype), (images[1], case.dtype), (largest(&w), DType::I8)])?;
+    plan_wgsl::fit(info, &[(images[0], case.dtype), (images[1], case.dtype)])?;
+    plan_wgsl::countable(largest(&w))?;
     if matches!(form, Form::Max | Form::MaxBack) {
         plan_wgsl::fit(info, &[(images[1], DType::I32)])?;
     }

@@ -162,9 +162,12 @@ fn finish(case: &Case, info: &DeviceInfo, sums: Arg, n: u64, acc: DType, count: 
     })
 }
 
-/// Scratch for `n` results that are laid into words: with an odd number the last word's partner is read, too.
-fn waiting(n: u64, acc: DType) -> u64 {
-    (n + 1) * acc.size()
+/// Bytes of scratch for `n` results that are laid into words: with an odd number the last word's partner is read, too.
+/// Refused where one binding does not cover them all.
+pub(super) fn waiting(n: u64, acc: DType, info: &DeviceInfo) -> Result<u64> {
+    let elements = n.saturating_add(1);
+    fit(info, &[(elements, acc)])?;
+    Ok(elements * acc.size())
 }
 
 /// `sum_rows(x, y, outer, n, segment, parts)`: a group per (row, part), inner being 1.
@@ -181,8 +184,7 @@ pub fn sum(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
     let mut plan = Plan::default();
     let mut to = Arg::Operand(1);
     if half {
-        fit(info, &[(results, acc)])?;
-        plan.scratch.push(waiting(results, acc));
+        plan.scratch.push(waiting(results, acc, info)?);
         to = Arg::Scratch(0);
     }
     sum_into(&mut plan, case, &list, Arg::Operand(0), case.dtype, acc, to, reduce_cost(case, acc.size()), info)?;
@@ -203,8 +205,7 @@ pub fn mean(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
     if results == 0 {
         return Ok(Plan::default());
     }
-    fit(info, &[(results, acc)])?;
-    let mut plan = Plan { steps: Vec::new(), scratch: vec![waiting(results, acc)] };
+    let mut plan = Plan { steps: Vec::new(), scratch: vec![waiting(results, acc, info)?] };
     let cost = reduce_cost(case, acc.size());
     sum_into(&mut plan, case, &list, Arg::Operand(0), case.dtype, acc, Arg::Scratch(0), cost, info)?;
     // WGSL leaves 0 / 0 open, but hands NaN on from here on every driver.
@@ -221,7 +222,7 @@ pub fn dot(_: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Plan> {
     let half = half_text(case.dtype).is_some();
     let segment = row(Pass::of(1, n, 1), info);
     let parts = n.div_ceil(segment).max(1);
-    let mut plan = Plan { steps: Vec::new(), scratch: vec![waiting(parts, acc), waiting(1, acc)] };
+    let mut plan = Plan { steps: Vec::new(), scratch: vec![waiting(parts, acc, info)?, waiting(1, acc, info)?] };
     let done = if half { Arg::Scratch(1) } else { Arg::Operand(2) };
     let target = if parts == 1 { done } else { Arg::Scratch(0) };
     plan.steps.push(Step {
@@ -328,7 +329,7 @@ fn extreme(case: &Case, info: &DeviceInfo, minimum: bool, place: bool) -> Result
         return Ok(Plan::default());
     }
     let order = Order::of(case.dtype, minimum, place);
-    let word = case.dtype.size().max(4);
+    let key = if case.dtype.size() == 8 { DType::U64 } else { DType::U32 };
     let packs = !place && case.dtype.size() == 2;
     let mut plan = Plan::default();
     let (mut from, mut before) = (Arg::Operand(0), Arg::Operand(0));
@@ -337,14 +338,14 @@ fn extreme(case: &Case, info: &DeviceInfo, minimum: bool, place: bool) -> Result
         loop {
             fit(info, &[(product(&[pass.outer, pass.n, pass.inner]), case.dtype)])?;
             let c = cut(pass, info)?;
-            fit(info, &[(c.results, if word == 8 { DType::U64 } else { DType::U32 })])?;
+            fit(info, &[(c.results, key)])?;
             let (first, last) = (plan.steps.is_empty(), i + 1 == list.len() && c.parts == 1);
-            let mut scratch = |size: u64| {
-                plan.scratch.push((c.results + 1) * size);
-                Arg::Scratch(plan.scratch.len() - 1)
+            let mut scratch = |dtype: DType| -> Result<Arg> {
+                plan.scratch.push(waiting(c.results, dtype, info)?);
+                Ok(Arg::Scratch(plan.scratch.len() - 1))
             };
-            let keys = if last && !place && !packs { Arg::Operand(1) } else { scratch(word) };
-            let places = if last || !place { Arg::Operand(1) } else { scratch(4) };
+            let keys = if last && !place && !packs { Arg::Operand(1) } else { scratch(key)? };
+            let places = if last || !place { Arg::Operand(1) } else { scratch(DType::U32)? };
             let entry = match (place, c.rows) {
                 (false, true) => "extreme_rows",
                 (false, false) => "extreme_columns",

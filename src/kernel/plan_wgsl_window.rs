@@ -23,9 +23,9 @@ fn wgsl(case: &Case, info: &DeviceInfo, makes: Makes) -> Result<Plan> {
     let acc = case.dtype.compute();
     let operands = [w.x(), w.filters(), w.y()].map(|s| (product(&s), case.dtype));
     // The result's scratch is f32; coordinates must stay in 31 bits, too.
-    plan_wgsl::fit(info, &[operands[0], operands[1], operands[2], (results, acc), (largest(&w), DType::I8)])?;
+    plan_wgsl::fit(info, &[operands[0], operands[1], operands[2], (results, acc)])?;
     let terms = makes.terms(&w);
-    plan_wgsl::fit(info, &[(terms, DType::I8)])?;
+    plan_wgsl::countable(largest(&w).max(terms))?;
     let (groups, depth) = match makes {
         Makes::Filters => (results, 32_768 * GROUP),
         _ => (results.div_ceil(GROUP), 32_768),
@@ -53,6 +53,8 @@ fn wgsl(case: &Case, info: &DeviceInfo, makes: Makes) -> Result<Plan> {
 /// and 16 of the inner one.
 const SIDE: u64 = 64;
 const DEPTH: u64 = 32_768;
+/// The same for dx on lavapipe, where all 16 sums of an invocation may be NaN and are then made again, a step per term.
+const DEPTH_OF_DX: u64 = 3_584;
 
 /// `conv_product(.., sizes as above)` of `kernels/conv_tiled.wgsl`.
 fn tiled(case: &Case, info: &DeviceInfo, makes: Makes) -> Result<Plan> {
@@ -71,15 +73,16 @@ fn tiled(case: &Case, info: &DeviceInfo, makes: Makes) -> Result<Plan> {
     let [x, f, y] = [w.x(), w.filters(), w.y()].map(|s| (product(&s), case.dtype));
     let terms = makes.terms(&w);
     // Positions of tiles reach beyond the last result and the last term.
-    let reach = (largest(&w).max(terms).saturating_add(SIDE), DType::I8);
-    plan_wgsl::fit(info, &[x, f, y, (results, acc), reach])?;
+    plan_wgsl::fit(info, &[x, f, y, (results, acc)])?;
+    plan_wgsl::countable(largest(&w).max(terms).saturating_add(SIDE))?;
     let loads = plan_wgsl::loads(case.dtype);
     // A compiler may assume that NaN does not occur; of f64 naga gives no bits.
     let is_nan = if acc == DType::F64 { "!(v == v)" } else { "(bitcast<u32>(v) & 0x7fffffffu) > 0x7f800000u" };
     let mut defines = vec![("LOADS", loads.as_str()), ("ACC", acc.name()), ("FORM", form), ("IS_NAN", is_nan)];
     defines.extend(layout(&w));
     let groups = spread_groups(tiles, info)?;
-    plan_wgsl::in_ranges(case, info, (terms, DEPTH), results, |target, first, end, beta| {
+    let depth = if makes == Makes::X && info.is_software() { DEPTH_OF_DX } else { DEPTH };
+    plan_wgsl::in_ranges(case, info, (terms, depth), results, |target, first, end, beta| {
         let mut params = vec![Param::U64(first), Param::U64(end)];
         params.extend(w.params());
         params.push(beta);

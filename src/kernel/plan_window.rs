@@ -106,12 +106,17 @@ pub(super) fn c_defines(w: &Window, largest: u64) -> Vec<(String, String)> {
     defines
 }
 
-/// The largest of the operands and of the padded coordinates.
-pub(super) fn largest(w: &Window) -> u64 {
+/// The largest of both images' elements and of the padded coordinates.
+pub(super) fn farthest(w: &Window) -> u64 {
     let reach = |o: u64, s: u64, k: u64, d: u64| o.saturating_mul(s).saturating_add(k.saturating_mul(d));
-    let sizes = [product(&w.x()), product(&w.y()), product(&w.filters())];
+    let images = [product(&w.x()), product(&w.y())];
     let ends = [reach(w.ho, w.sh, w.kh, w.dh), reach(w.wo, w.sw, w.kw, w.dw), w.h + w.pt, w.w + w.pl];
-    sizes.into_iter().chain(ends).max().unwrap_or(0)
+    images.into_iter().chain(ends).max().unwrap_or(0)
+}
+
+/// The largest number that a convolution's indices reach: the filters are an operand, too.
+pub(super) fn largest(w: &Window) -> u64 {
+    farthest(w).max(product(&w.filters()))
 }
 
 fn c(case: &Case, info: &DeviceInfo, makes: Makes) -> Result<Plan> {

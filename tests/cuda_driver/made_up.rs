@@ -2,7 +2,8 @@
 //! `main.rs` builds it as `libcuda.so.1`, with `--cfg old` without what older drivers lack.
 //!
 //! Synthetic: it follows the headers' signatures and the documented order of calls, and says nothing about a real driver. Work is
-//! done when it is enqueued, and there is one kernel, `increment`. Each call of interest is a line in `MADE_UP_LOG`.
+//! done when it is enqueued, and there is one kernel, `increment`. A stream that was told to wait for an event is busy until it
+//! was asked a few times. Each call of interest is a line in `MADE_UP_LOG`.
 #![allow(non_snake_case, unused_unsafe, unused_imports, dead_code, reason = "two drivers are built of it")]
 
 use std::collections::BTreeMap;
@@ -14,8 +15,13 @@ type Rc = c_int;
 const OK: Rc = 0;
 const INVALID: Rc = 1;
 const NO_MEMORY: Rc = 2;
+const NOT_READY: Rc = 600;
 /// Bytes that a device has.
 const TOTAL: usize = 1 << 24;
+/// The first question after an allocation, or a copy from or to the host, of so many bytes is answered by an error.
+const UNLUCKY: usize = 1296;
+/// Questions until a busy stream is idle.
+const BUSY: u32 = 3;
 
 struct Alloc {
     bytes: usize,
@@ -41,6 +47,9 @@ struct State {
     functions: BTreeMap<u64, String>,
     reached: Vec<(c_int, c_int)>,
     current: Vec<u64>,
+    /// Questions until streams are idle.
+    busy: u32,
+    unlucky: bool,
 }
 
 static STATE: Mutex<Option<State>> = Mutex::new(None);
@@ -101,6 +110,29 @@ impl State {
             _ => !own,
         }
     }
+}
+
+/// The answer to whether a stream or an event is done.
+fn asked() -> Rc {
+    with(|s| {
+        if std::mem::take(&mut s.unlucky) {
+            return INVALID;
+        }
+        let busy = s.busy > 0;
+        s.busy = s.busy.saturating_sub(1);
+        if busy { NOT_READY } else { OK }
+    })
+}
+
+/// What a copy from or to the host does before it moves anything.
+fn host_copy(name: &str, bytes: usize) {
+    log(name);
+    with(|s| {
+        s.unlucky = bytes == UNLUCKY;
+        if s.busy > 0 {
+            log("a copy blocks");
+        }
+    });
 }
 
 unsafe fn moved(to: u64, from: u64, bytes: usize, own: [bool; 2]) -> Rc {
@@ -180,8 +212,8 @@ api! {
     }
     fn cuMemHostGetDevicePointer_v2(p: *mut u64, host: *mut c_void, _flags: c_uint) { *p = host as u64; OK }
     fn cuMemFreeHost(host: *mut c_void) { with(|s| s.free(host as u64, &["host"])) }
-    fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, bytes: usize, _s: u64) { log("copy"); moved(to, from as u64, bytes, [true, false]) }
-    fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, bytes: usize, _s: u64) { log("copy"); moved(to as u64, from, bytes, [false, true]) }
+    fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, bytes: usize, _s: u64) { host_copy("copy", bytes); moved(to, from as u64, bytes, [true, false]) }
+    fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, bytes: usize, _s: u64) { host_copy("copy", bytes); moved(to as u64, from, bytes, [false, true]) }
     fn cuMemcpyAsync(to: u64, from: u64, bytes: usize, _s: u64) { log("copy"); moved(to, from, bytes, [false, false]) }
     fn cuMemsetD32Async(to: u64, word: c_uint, n: usize, stream: u64) {
         if with(|s| s.recording.contains_key(&stream) || !s.sound(to, 4 * n, true)) { return INVALID; }
@@ -190,13 +222,13 @@ api! {
     }
     fn cuStreamCreate(p: *mut u64, _flags: c_uint) { *p = with(|s| s.handle("streams")); OK }
     fn cuStreamDestroy_v2(_s: u64) { log("cuStreamDestroy"); with(|s| s.gone("streams")) }
-    fn cuStreamQuery(_s: u64) { OK }
-    fn cuStreamSynchronize(_s: u64) { OK }
-    fn cuStreamWaitEvent(_s: u64, _e: u64, _flags: c_uint) { OK }
+    fn cuStreamQuery(_s: u64) { asked() }
+    fn cuStreamSynchronize(_s: u64) { log("cuStreamSynchronize"); OK }
+    fn cuStreamWaitEvent(_s: u64, _e: u64, _flags: c_uint) { log("busy"); with(|s| s.busy = BUSY); OK }
     fn cuEventCreate(p: *mut u64, _flags: c_uint) { *p = with(|s| s.handle("events")); OK }
     fn cuEventDestroy_v2(_e: u64) { with(|s| s.gone("events")) }
     fn cuEventRecord(_e: u64, stream: u64) { if with(|s| s.recording.contains_key(&stream)) { 907 } else { OK } }
-    fn cuEventQuery(_e: u64) { OK }
+    fn cuEventQuery(_e: u64) { asked() }
     fn cuEventElapsedTime(ms: *mut f32, _a: u64, _b: u64) { *ms = 0.5; OK }
     fn cuModuleLoadData(p: *mut u64, _image: *const c_void) { *p = with(|s| s.handle("modules")); OK }
     fn cuModuleUnload(_m: u64) { with(|s| s.gone("modules")) }
@@ -236,7 +268,7 @@ api! {
     #[cfg(not(old))]
     fn cuMemAllocFromPoolAsync(p: *mut u64, bytes: usize, _pool: u64, _s: u64) {
         log("cuMemAllocFromPoolAsync");
-        with(|s| { let d = s.device(); s.alloc(bytes, "pool", d) }).map_or_else(|rc| rc, |a| { *p = a; OK })
+        with(|s| { s.unlucky = bytes == UNLUCKY; let d = s.device(); s.alloc(bytes, "pool", d) }).map_or_else(|rc| rc, |a| { *p = a; OK })
     }
     #[cfg(not(old))]
     fn cuMemFreeAsync(p: u64, _s: u64) { log("cuMemFreeAsync"); with(|s| s.free(p, &["pool"])) }
@@ -272,8 +304,9 @@ api! {
 
     #[cfg(not(old))]
     fn cuMemcpy2DAsync_v2(c: *const Rows, _s: u64) {
-        log("cuMemcpy2DAsync");
         let c = &*c;
+        let host = c.src_kind == 1 || c.dst_kind == 1;
+        if host { host_copy("cuMemcpy2DAsync", c.width * c.height) } else { log("cuMemcpy2DAsync") }
         // CU_MEMORYTYPE_HOST is 1, CU_MEMORYTYPE_UNIFIED 4.
         let side = |kind: c_int, host: u64, device: u64| match kind { 1 => Some(host), 4 => Some(device), _ => None };
         let (Some(from), Some(to)) = (side(c.src_kind, c.src_host, c.src_device), side(c.dst_kind, c.dst_host, c.dst_device))

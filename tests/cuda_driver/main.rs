@@ -382,3 +382,86 @@ fn given() {
     stream.synchronize().unwrap();
     drop(stream);
 }
+
+#[test]
+fn the_programs_work_is_done_before_a_copy_begins() {
+    let log = against("new", "busy");
+    assert_eq!((count(&log, "busy"), count(&log, "copy"), count(&log, "cuMemcpy2DAsync")), (4, 2, 2), "{log:?}");
+    // There it would be waited for without a deadline.
+    assert_eq!(count(&log, "a copy blocks"), 0, "{log:?}");
+    nothing_left(&log);
+}
+
+#[test]
+#[ignore = "needs the made-up driver; run by the test above"]
+fn busy() {
+    let context = CudaContext::new(0).unwrap();
+    let stream = context.new_stream().unwrap();
+    let theirs = context.new_event(None).unwrap();
+    let d = CudaDevice::from_cuda(&context, &stream).unwrap();
+    let y = d.alloc(64, MemoryKind::Device).unwrap();
+    let mut q = d.queue().unwrap();
+    let (block, wide) = (Block { rows: 2, row_bytes: 8 }, Pitch { offset: 0, pitch: 16 });
+    let mut out = [0u8; 64];
+    stream.wait(&theirs).unwrap();
+    q.write(&y, 0, &[1; 64]).unwrap();
+    stream.wait(&theirs).unwrap();
+    q.write_rows(&y, wide, &[2; 64], wide, block).unwrap();
+    stream.wait(&theirs).unwrap();
+    q.read(&y, 0, &mut out).unwrap();
+    assert_eq!((out[..8].to_vec(), out[8..16].to_vec()), (vec![2; 8], vec![1; 8]));
+    stream.wait(&theirs).unwrap();
+    q.read_rows(&y, wide, &mut out, wide, block).unwrap();
+    // A queue of which nothing is unfinished goes at once, whatever the program has in its stream.
+    drop((q, y, d));
+}
+
+#[test]
+fn what_cannot_be_waited_for_leaves_nothing_behind() {
+    let log = against("new", "unlucky");
+    // The allocation is given back, and each of the two copies is over before its call returns.
+    assert_eq!(count(&log, "cuMemAllocFromPoolAsync"), count(&log, "cuMemFreeAsync"), "{log:?}");
+    assert_eq!(count(&log, "cuStreamSynchronize"), 2, "{log:?}");
+    nothing_left(&log);
+}
+
+#[test]
+#[ignore = "needs the made-up driver; run by the test above"]
+fn unlucky() {
+    // `UNLUCKY` of the made-up driver.
+    const BYTES: usize = 1296;
+    let d = device("cuda:0");
+    assert!(d.alloc(BYTES as u64, MemoryKind::Device).is_err());
+    let y = d.alloc(2 * BYTES as u64, MemoryKind::Device).unwrap();
+    let mut q = d.queue().unwrap();
+    let (block, wide) = (Block { rows: 2, row_bytes: BYTES as u64 / 2 }, Pitch { offset: 0, pitch: BYTES as u64 });
+    let mut out = vec![0u8; 2 * BYTES];
+    assert!(q.read(&y, 0, &mut out[..BYTES]).is_err());
+    assert!(q.read_rows(&y, wide, &mut out, wide, block).is_err());
+    q.read(&y, 0, &mut out).unwrap();
+    drop((q, y));
+    assert_eq!((d.ledger().state().buffers, d.ledger().release_errors().len()), (0, 0));
+}
+
+#[test]
+fn a_written_buffer_is_no_other_argument() {
+    let log = against("new", "twice");
+    assert_eq!(count(&log, "cuLaunchKernel"), 0, "{log:?}");
+    nothing_left(&log);
+}
+
+#[test]
+#[ignore = "needs the made-up driver; run by the test above"]
+fn twice() {
+    let d = device("cuda:0");
+    let y = d.alloc(64, MemoryKind::Device).unwrap();
+    let program = increment(&*d);
+    let mut q = d.queue().unwrap();
+    for writes in [[true, false], [false, true], [true, true]] {
+        // Parts that lie apart are refused as well, as on every other device.
+        let parts = [0, 32].map(|offset| Slice { buffer: y.clone(), offset, bytes: 32 }).to_vec();
+        let twice = Launch { args: parts, writes: writes.to_vec(), ..launch(&program, &y) };
+        assert_eq!(q.launch(&twice).unwrap_err().code(), Code::BadArgument, "{writes:?}");
+        assert_eq!(q.sequence(vec![twice]).unwrap_err().code(), Code::BadArgument, "{writes:?}");
+    }
+}

@@ -63,6 +63,12 @@ const LARGE: u64 = 4 << 20;
 
 struct CpuBuffer(RwLock<Vec<Line>>);
 
+impl CpuBuffer {
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+}
+
 struct CpuProgram {
     run: NativeFn,
     dtype: DType,
@@ -276,7 +282,7 @@ struct Used<'b> {
 
 impl Used<'_> {
     fn address(&self) -> usize {
-        std::ptr::from_ref(self.buffer).addr()
+        self.buffer.address()
     }
 }
 
@@ -291,6 +297,10 @@ enum View<'b> {
 }
 
 impl CpuQueue {
+    /// What locks are ordered by.
+    fn address(&self, b: &Buffer) -> Result<usize> {
+        Ok(b.raw::<CpuBuffer>(self.serial)?.address())
+    }
     fn read_guard<'b>(&self, b: &'b Buffer) -> Result<RwLockReadGuard<'b, Vec<Line>>> {
         Ok(b.raw::<CpuBuffer>(self.serial)?.0.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -326,8 +336,15 @@ impl Queue for CpuQueue {
             bytemuck::cast_slice_mut::<Line, u8>(&mut guard).copy_within(range(src_offset, bytes), dst_offset as usize);
             return Ok(());
         }
-        let from = self.read_guard(src)?;
-        let mut to = self.write_guard(dst)?;
+        // In order of address, as in a launch: a thread that copies the other way would wait for this one for ever.
+        let (from, mut to);
+        if self.address(src)? < self.address(dst)? {
+            from = self.read_guard(src)?;
+            to = self.write_guard(dst)?;
+        } else {
+            to = self.write_guard(dst)?;
+            from = self.read_guard(src)?;
+        }
         bytemuck::cast_slice_mut::<Line, u8>(&mut to)[range(dst_offset, bytes)]
             .copy_from_slice(&bytemuck::cast_slice::<Line, u8>(&from)[range(src_offset, bytes)]);
         Ok(())
@@ -468,6 +485,37 @@ mod tests {
         assert_eq!((d.ledger().state().buffers, d.ledger().state().bytes), (2, 48));
         drop((x, y, q));
         assert_eq!((d.ledger().state().buffers, d.ledger().state().objects()), (0, 0));
+    }
+
+    /// Whoever waits for the buffer that lies first holds no other, whichever way it copies: two threads that copy to and fro
+    /// cannot each wait for what the other one holds.
+    #[test]
+    fn copies_lock_in_order_of_address() {
+        let d = device();
+        let buffer = || d.alloc(64, MemoryKind::Device).unwrap();
+        let lock = |b: &Buffer| b.raw::<CpuBuffer>(d.serial).unwrap().address();
+        let (mut first, mut second) = (buffer(), buffer());
+        if lock(&first) > lock(&second) {
+            std::mem::swap(&mut first, &mut second);
+        }
+        for (src, dst) in [(&first, &second), (&second, &first)] {
+            let held = first.raw::<CpuBuffer>(d.serial).unwrap().0.write().unwrap();
+            std::thread::scope(|s| {
+                let copying = s.spawn(|| d.queue().unwrap().copy(src, 0, dst, 0, 64));
+                // Until it waits: a thread that is slow to come makes this test weaker, and never fail.
+                std::thread::sleep(Duration::from_millis(50));
+                let free = second.raw::<CpuBuffer>(d.serial).unwrap().0.try_write().is_ok();
+                drop(held);
+                copying.join().unwrap().unwrap();
+                assert!(free, "the later buffer was locked before the earlier one");
+            });
+        }
+        let mut q = d.queue().unwrap();
+        q.write(&first, 0, &[7; 32]).unwrap();
+        q.copy(&first, 0, &first, 16, 32).unwrap();
+        let mut out = [0; 48];
+        q.read(&first, 0, &mut out).unwrap();
+        assert_eq!(out, [7; 48], "one buffer on both sides, ranges that overlap");
     }
 
     #[test]

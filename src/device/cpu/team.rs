@@ -184,6 +184,8 @@ impl Team for Helpers {
         let lent = unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(job) };
         // SAFETY: this thread has the turn and nobody is inside the gate, so nobody else looks at the cell.
         unsafe { *shared.job.get() = Some(lent) };
+        // A call that ended with a panic of the caller's own piece did not ask whether a helper's panicked, too.
+        shared.panicked.store(false, Ordering::Relaxed);
         shared.gate.open(threads.min(pieces).saturating_sub(1));
         let closing = Closing(&shared.gate);
         shared.work(0, job);
@@ -294,6 +296,24 @@ mod tests {
             assert!(out.is_err(), "piece {bad}");
             assert_eq!(counts(&team, 10), vec![1; 10]);
         }
+    }
+
+    /// Where the caller's piece and a helper's panic both, the next job is none the worse.
+    #[test]
+    fn a_panic_of_both_is_over_with_its_job() {
+        let team = helpers(1);
+        let there = AtomicUsize::new(0);
+        let out = catch_unwind(AssertUnwindSafe(|| {
+            team.run(2, &|_| {
+                there.fetch_add(1, Ordering::SeqCst);
+                while there.load(Ordering::SeqCst) < 2 {
+                    std::thread::yield_now();
+                }
+                std::panic::resume_unwind(Box::new("planted"))
+            });
+        }));
+        assert!(out.is_err());
+        assert_eq!(counts(&team, 10), vec![1; 10]);
     }
 
     #[test]

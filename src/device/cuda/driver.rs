@@ -54,6 +54,7 @@ pub(super) const REQUIRED: &[&str] = &[
     "cuStreamCreate",
     "cuStreamDestroy_v2",
     "cuStreamQuery",
+    "cuStreamSynchronize",
     "cuEventCreate",
     "cuEventDestroy_v2",
     "cuEventRecord",

@@ -18,7 +18,7 @@ impl CudaDevice {
     /// A device on a context and a stream of the program's.
     ///
     /// All work of gpuctl's goes into that one stream, behind what the program put there before; what gpuctl waits for includes
-    /// it. Both stay the program's, and live at least as long as this device. Memory, events and modules are gpuctl's own, made
+    /// it, within the same deadline. Both stay the program's, and live at least as long as this device. Memory, events and modules are gpuctl's own, made
     /// in that context.
     ///
     /// Errors: `BadArgument` for a stream of another context, `DriverTooOld`, and what the driver says of the device.

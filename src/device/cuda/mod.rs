@@ -13,6 +13,7 @@ mod driver;
 mod facts;
 mod given;
 mod graph;
+mod launch;
 pub mod libraries;
 mod moves;
 pub(super) mod nvml;

@@ -97,13 +97,12 @@ impl CudaQueue {
         let address = self.address(dst, to.offset)?;
         let ctx = Arc::clone(&self.ctx);
         let _bound = ctx.bind()?;
-        self.drain(DEADLINE)?;
+        self.clear(DEADLINE)?;
         // The driver reads there alone.
         let host = data[from.offset as usize..].as_ptr().cast_mut();
         self.rect((Side::Device(address), to.pitch), (Side::Host(host), from.pitch), block)?;
-        self.issue([dst.clone()], None)?;
         // `data` stays borrowed until the copy is done.
-        self.drain(DEADLINE)
+        self.landed(dst)
     }
 
     pub(super) fn read_block(
@@ -121,11 +120,10 @@ impl CudaQueue {
         let address = self.address(src, from.offset)?;
         let ctx = Arc::clone(&self.ctx);
         let _bound = ctx.bind()?;
-        self.drain(DEADLINE)?;
+        self.clear(DEADLINE)?;
         let host = out[to.offset as usize..].as_mut_ptr();
         self.rect((Side::Host(host), to.pitch), (Side::Device(address), from.pitch), block)?;
-        self.issue([src.clone()], None)?;
-        self.drain(DEADLINE)
+        self.landed(src)
     }
 
     pub(super) fn copy_block(

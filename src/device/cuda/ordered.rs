@@ -97,6 +97,15 @@ impl Ordered {
         }
         ctx.check(rc, "cuMemAllocFromPoolAsync", Code::Internal)?;
         // The allocation is a step of this stream, and others may begin before it otherwise.
+        self.wait(ctx).inspect_err(|_| {
+            // Nobody else learns the address. The release is a step behind the allocation, so that it waits for nothing.
+            ctx.release("cuMemFreeAsync", || self.free(address));
+        })?;
+        Ok(address)
+    }
+
+    /// Waits until the stream is empty.
+    fn wait(&self, ctx: &Context) -> Result<()> {
         let start = Instant::now();
         loop {
             // SAFETY: the stream is alive.
@@ -108,7 +117,7 @@ impl Ordered {
                 CUresult::CUDA_ERROR_NOT_READY => {
                     return Err(Error::new(Code::LaunchTimeout, "the driver's pool did not give memory in time"));
                 }
-                rc => return ctx.check(rc, "cuStreamQuery", Code::Internal).map(|()| address),
+                rc => return ctx.check(rc, "cuStreamQuery", Code::Internal),
             }
         }
     }

@@ -1,7 +1,8 @@
 //! A queue on a CUDA device: one stream of its own.
 //!
 //! Invariants: no call blocks on unfinished work without a deadline (copies from and to pageable memory block inside
-//! the driver, so they start only when the stream is empty); buffers and programs of unfinished work stay alive.
+//! the driver, so they start only when the stream is empty); none returns while a copy may still use the caller's memory;
+//! buffers and programs of unfinished work stay alive.
 
 // Calls into the driver; each block says what makes it sound.
 #![allow(unsafe_code)]
@@ -19,11 +20,11 @@ use crate::base::{Clock, Code, DType, Error, Result};
 use crate::device::{
     Advice, Block, Buffer, DEADLINE, Launch, Mark, Pitch, Place, Program, Queue, Sequence, Span, Ticket, Waited,
 };
-use crate::kernel::Param;
 
 use super::cublas::{Cublas, GemmCall, Handle};
 use super::driver::{Context, Event, Memory, Module};
 use super::graph::Graph;
+use super::launch;
 
 /// What a program is on this device.
 pub(super) enum Loaded {
@@ -197,10 +198,30 @@ impl CudaQueue {
     }
 
     /// Waits for everything issued; the error `LaunchTimeout` after `deadline`.
-    pub(super) fn drain(&mut self, deadline: Duration) -> Result<()> {
-        if self.done == self.issued {
-            return Ok(());
+    fn drain(&mut self, deadline: Duration) -> Result<()> {
+        if self.done == self.issued { Ok(()) } else { self.wait_for_all(deadline) }
+    }
+
+    /// Waits until the stream is empty; the error `LaunchTimeout` after `deadline`. What the program put into a stream of its
+    /// own is in none of our numbers.
+    pub(super) fn clear(&mut self, deadline: Duration) -> Result<()> {
+        if self.is_given() { self.wait_for_all(deadline) } else { self.drain(deadline) }
+    }
+
+    /// Notes the copy just enqueued, which uses the caller's memory and `buffer`, and waits for it. The caller does with that
+    /// memory as it likes afterwards, so that nothing ends the wait but the copy or the context: it began on an empty stream,
+    /// and what stops it for longer than the deadline stops a copy of pageable memory inside the driver, too.
+    pub(super) fn landed(&mut self, buffer: &Buffer) -> Result<()> {
+        let landed = self.issue([buffer.clone()], None).and_then(|()| self.drain(DEADLINE));
+        if landed.is_err() {
+            // What it answers adds nothing to the error at hand: the copy is over, or the context with all its work.
+            // SAFETY: the stream is alive and of the current context.
+            let _ = unsafe { sys::cuStreamSynchronize(self.stream) };
         }
+        landed
+    }
+
+    fn wait_for_all(&mut self, deadline: Duration) -> Result<()> {
         let event = self.record()?;
         let waited = poll(&event, deadline);
         self.idle.push(event);
@@ -229,55 +250,11 @@ impl CudaQueue {
 
     /// Checks a launch and puts it in the stream. The context must be current; the caller keeps what the launch names.
     pub(super) fn enqueue_kernel(&self, module: &Module, launch: &Launch) -> Result<()> {
-        let threads: u64 = launch.group.iter().map(|g| u64::from(*g)).product();
-        let most = u64::from(self.limits.group.min(module.attributes[3]));
-        if launch.group.contains(&0) || launch.groups.contains(&0) {
-            return Err(Error::new(Code::BadArgument, "a launch has at least one work-item on each axis"));
-        }
-        if threads > most || launch.group.iter().zip(&self.limits.group_axes).any(|(g, l)| g > l) {
-            return Err(Error::new(
-                Code::LaunchTooLarge,
-                format!("groups of {:?}; this kernel takes at most {most} work-items", launch.group),
-            ));
-        }
-        if launch.groups.iter().zip(&self.limits.groups).any(|(g, l)| g > l) {
-            return Err(Error::new(
-                Code::LaunchTooLarge,
-                format!("{:?} groups; the device takes {:?}", launch.groups, self.limits.groups),
-            ));
-        }
-        // One word per parameter; numbers of 4 bytes lie in the low half (all CUDA hosts are little-endian).
-        let mut words: Vec<u64> = Vec::with_capacity(launch.args.len() + launch.params.len());
-        for slice in &launch.args {
-            slice.buffer.check(slice.offset, slice.bytes)?;
-            words.push(self.address(&slice.buffer, slice.offset)?);
-        }
-        let mut sizes = vec![8usize; words.len()];
-        for param in &launch.params {
-            let (word, size) = match *param {
-                Param::U64(v) => (v, 8),
-                Param::F64(v) => (v.to_bits(), 8),
-                Param::F32(v) => (u64::from(v.to_bits()), 4),
-                Param::I32(v) => (u64::from(v as u32), 4),
-                Param::U32(v) => (u64::from(v), 4),
-                Param::I64(v) => (v as u64, 8),
-                Param::Wide(v) => (v, 8),
-            };
-            words.push(word);
-            sizes.push(size);
-        }
-        if let Some(wanted) = &module.parameters
-            && *wanted != sizes
-        {
-            return Err(Error::new(
-                Code::Internal,
-                format!("the kernel takes parameters of {wanted:?} bytes, the launch gives {sizes:?}"),
-            ));
-        }
+        let mut words = launch::words(launch, module, self.limits, self.serial)?;
         let mut pointers: Vec<*mut c_void> = words.iter_mut().map(|w| ptr::from_mut(w).cast()).collect();
         let ([gx, gy, gz], [x, y, z]) = (launch.groups.map(|g| g as u32), launch.group);
         // SAFETY: function and stream are alive and of the current context; the pointers lead to as many values, of the
-        // sizes, as the kernel takes (checked above where the driver can tell, by tests of texts against plans
+        // sizes, as the kernel takes (checked by `words` where the driver can tell, by tests of texts against plans
         // otherwise); slices lie inside their buffers, which the caller keeps alive.
         let rc = unsafe {
             sys::cuLaunchKernel(
@@ -301,6 +278,7 @@ impl CudaQueue {
         let (3, [m, n, k, ta, tb, alpha, beta, rest @ ..]) = (launch.args.len(), launch.params.as_slice()) else {
             return Err(Error::new(Code::Internal, "a product takes A, B, C and m, n, k, transA, transB, alpha, beta"));
         };
+        launch::check_apart(launch, self.serial)?;
         let [m, n, k] = [m, n, k].map(|p| p.u64());
         // Of many products one more: how many.
         let batches = rest.first().map_or(1, |b| b.u64());
@@ -377,7 +355,7 @@ impl Queue for CudaQueue {
         }
         let ctx = Arc::clone(&self.ctx);
         let _bound = ctx.bind()?;
-        self.drain(DEADLINE)?;
+        self.clear(DEADLINE)?;
         if let Some(host) = dst.raw::<Memory>(self.serial)?.mapped() {
             // SAFETY: the range lies inside live memory that the host addresses, and all work of this queue that uses it is done.
             unsafe { ptr::copy_nonoverlapping(data.as_ptr(), host.add(offset as usize), data.len()) };
@@ -385,7 +363,7 @@ impl Queue for CudaQueue {
         }
         let from: *const c_void = data.as_ptr().cast();
         // SAFETY: the target lies inside a live buffer, the source is `data`. Pageable memory is staged before the call
-        // returns; where a driver reads it later after all, the wait below keeps `data` borrowed until it is done.
+        // returns; where a driver reads it later after all, `landed` keeps `data` borrowed until it is done.
         let rc = unsafe {
             if pinned {
                 sys::cuMemcpyAsync(to, from.expose_provenance() as u64, data.len(), self.stream)
@@ -394,8 +372,7 @@ impl Queue for CudaQueue {
             }
         };
         ctx.check(rc, "copy to the device", Code::TransferFailed)?;
-        self.issue([dst.clone()], None)?;
-        self.drain(DEADLINE)
+        self.landed(dst)
     }
 
     fn read(&mut self, src: &Buffer, offset: u64, out: &mut [u8]) -> Result<()> {
@@ -407,14 +384,14 @@ impl Queue for CudaQueue {
         }
         let ctx = Arc::clone(&self.ctx);
         let _bound = ctx.bind()?;
-        self.drain(DEADLINE)?;
+        self.clear(DEADLINE)?;
         if let Some(host) = src.raw::<Memory>(self.serial)?.mapped() {
             // SAFETY: as in `write`.
             unsafe { ptr::copy_nonoverlapping(host.add(offset as usize), out.as_mut_ptr(), out.len()) };
             return Ok(());
         }
         let to: *mut c_void = out.as_mut_ptr().cast();
-        // SAFETY: the source lies inside a live buffer, the target is `out`, borrowed until the wait below is over.
+        // SAFETY: the source lies inside a live buffer, the target is `out`, which `landed` keeps borrowed until it is written.
         let rc = unsafe {
             if pinned {
                 sys::cuMemcpyAsync(to.expose_provenance() as u64, from, out.len(), self.stream)
@@ -423,8 +400,7 @@ impl Queue for CudaQueue {
             }
         };
         ctx.check(rc, "copy from the device", Code::TransferFailed)?;
-        self.issue([src.clone()], None)?;
-        self.drain(DEADLINE)
+        self.landed(src)
     }
 
     fn copy(&mut self, src: &Buffer, src_offset: u64, dst: &Buffer, dst_offset: u64, bytes: u64) -> Result<()> {
