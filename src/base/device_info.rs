@@ -230,6 +230,13 @@ impl DeviceInfo {
     pub fn is_software(&self) -> bool {
         self.class == DeviceClass::Software
     }
+    /// The compiler of kernels that is no part of the driver, with its version (`NVRTC 12.8`), where the remarks name one: it
+    /// may be exchanged while all else stays.
+    pub fn compiler(&self) -> Option<&str> {
+        let said = self.notes.iter().find_map(|n| n.strip_prefix("kernels by "))?;
+        // Where it lies changes nothing.
+        Some(said.split_once(" (").map_or(said, |(name, _)| name))
+    }
     /// What a profile compares: changes when results or speed may have changed.
     pub fn fingerprint(&self) -> String {
         let blas = self.facts.blas.as_ref().map_or_else(String::new, |b| format!(" | {}", b.text()));

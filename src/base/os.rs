@@ -4,7 +4,47 @@
 
 #![allow(unsafe_code)]
 
+use std::fs::{File, OpenOptions};
 use std::mem::MaybeUninit;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// A name beside a file for what will be renamed to it: the file's, a word that nobody else has, an ending. The number of the
+/// process is not enough: containers that share a folder often all have the number 1.
+pub fn beside(path: &Path, ending: &str) -> PathBuf {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let mut name = path.file_name().unwrap_or_default().to_os_string();
+    let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_nanos());
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    name.push(format!(".{}-{time:x}-{number}.{ending}", std::process::id()));
+    path.with_file_name(name)
+}
+
+/// Makes a file under a name of [`beside`] that was not there before, fills it and renames it to `path`. What goes wrong leaves
+/// neither half a file nor touches what another made.
+pub fn replace(
+    path: &Path,
+    ending: &str,
+    options: &mut OpenOptions,
+    fill: impl FnOnce(&mut File) -> std::io::Result<()>,
+) -> std::io::Result<()> {
+    replace_by(&beside(path, ending), path, options, fill)
+}
+
+fn replace_by(
+    part: &Path,
+    path: &Path,
+    options: &mut OpenOptions,
+    fill: impl FnOnce(&mut File) -> std::io::Result<()>,
+) -> std::io::Result<()> {
+    let mut file = options.write(true).create_new(true).open(part)?;
+    let done = fill(&mut file).and_then(|()| std::fs::rename(part, path));
+    done.inspect_err(|_| {
+        // Best effort: the first error is the one to report.
+        let _ = std::fs::remove_file(part);
+    })
+}
 
 /// CPUs on which this process may run (affinity and cpuset respected), in ascending order; empty if unknown. It is the
 /// main thread that is asked: threads that we pinned ourselves do not count.
@@ -404,6 +444,34 @@ mod tests {
         assert_eq!(gpu_nodes_in(&dev), ["dri/renderD128", "kfd", "nvidia0"]);
         std::fs::remove_dir_all(&dev).unwrap();
         assert_eq!(gpu_nodes_in(&dev), Vec::<String>::new(), "no such folder");
+    }
+
+    /// As in two containers of one volume whose processes have one number: each writes its own file whole.
+    #[test]
+    fn files_that_are_being_written_have_names_of_their_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.toml");
+        let names: std::collections::HashSet<PathBuf> = (0..100).map(|_| beside(&path, "part")).collect();
+        assert_eq!(names.len(), 100);
+        // Another process counts from 0 as well: what is left to tell them apart is the time.
+        let name = beside(&path, "part").file_name().unwrap().to_str().unwrap().to_string();
+        let parts: Vec<&str> = name.strip_prefix("a.toml.").unwrap().split(['-', '.']).collect();
+        assert!(parts.len() == 4 && u64::from_str_radix(parts[1], 16).unwrap() > 1 << 60, "{name}");
+        // A name that is taken all the same is another's: neither written to nor removed.
+        let taken = dir.path().join("taken");
+        std::fs::write(&taken, "another's").unwrap();
+        let write = |file: &mut File| std::io::Write::write_all(file, b"mine");
+        let e = replace_by(&taken, &path, &mut OpenOptions::new(), write).unwrap_err();
+        assert_eq!(e.kind(), std::io::ErrorKind::AlreadyExists);
+        assert_eq!(std::fs::read_to_string(&taken).unwrap(), "another's");
+        assert!(!path.exists());
+        replace(&path, "part", &mut OpenOptions::new(), write).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "mine");
+        // What cannot be filled leaves nothing, and the file as it was.
+        let fails = |_: &mut File| Err(std::io::Error::other("full"));
+        assert!(replace(&path, "part", &mut OpenOptions::new(), fails).is_err());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "mine");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
     }
 
     #[test]

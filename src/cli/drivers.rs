@@ -58,7 +58,7 @@ impl Ctx<'_> {
     pub(super) fn engine(&self, placement: &Placement, builder: impl Fn(&Env) -> EngineBuilder) -> Result<Engine> {
         if !matches!(placement, Placement::ForceGpu(_)) {
             let engine = builder(self.env).build()?;
-            if !engine.profile().may_use_gpu() || self.sound(&Backend::ALL)? == self.env {
+            if !engine.profile().may_use_gpu_by(placement.policy()) || self.sound(&Backend::ALL)? == self.env {
                 return Ok(engine);
             }
         }

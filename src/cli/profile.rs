@@ -9,7 +9,7 @@ use crate::device::probe::{CpuConfig, inventory};
 use crate::engine::{Engine, Placement};
 use crate::jobs::profile;
 use crate::op::{self, case};
-use crate::profile::{Profile, diff, edit, file, merge};
+use crate::profile::{Profile, by_age, diff, edit, file, merge};
 use crate::report;
 
 use super::args::{self, ProfileCommand};
@@ -119,21 +119,28 @@ impl Ctx<'_> {
 }
 
 fn profile_merge(files: &[String], to: Option<&str>) -> Result<u8> {
-    let mut merged: Option<(String, Profile)> = None;
+    let mut all: Vec<(String, Profile)> = Vec::new();
     for spec in files {
         let loaded = file::load(spec)?;
         loaded.warnings.iter().for_each(|w| output::talk(&format!("{spec}: {w}")));
+        all.push((spec.clone(), loaded.profile));
+    }
+    let called = all.first().map(|(_, p)| p.name.clone()).unwrap_or_default();
+    by_age(&mut all);
+    let mut merged: Option<(String, Profile)> = None;
+    for (spec, next) in all {
         merged = Some(match merged {
-            None => (spec.clone(), loaded.profile),
+            None => (spec, next),
             Some((name, first)) => {
                 let named = |e: Error| Error::new(e.code(), format!("{name} and {spec}: {}", e.detail()));
-                let (profile, notes) = merge(&first, &loaded.profile).map_err(named)?;
+                let (profile, notes) = merge(&first, &next).map_err(named)?;
                 notes.iter().for_each(|n| output::talk(&format!("{spec}: {n}")));
                 (format!("{name} + {spec}"), profile)
             }
         });
     }
-    let (_, profile) = merged.ok_or_else(|| Error::new(Code::BadArgument, "no profile to merge"))?;
+    let (_, merged) = merged.ok_or_else(|| Error::new(Code::BadArgument, "no profile to merge"))?;
+    let profile = Profile { name: called, ..merged };
     match to {
         Some(path) => file::save(&profile, Path::new(path))?,
         None => output::data(&profile.to_toml()?)?,
@@ -152,4 +159,67 @@ fn tolerance(text: &str) -> Result<f64> {
 /// Writes lines that quote files and drivers.
 fn lines(lines: &[String]) -> Result<()> {
     output::data(&(printable(&lines.join("\n")).into_owned() + "\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::{Entry, Host, Kind, ProfileDevice, Verdict};
+
+    /// A profile of one day with these entries: the op's name and whether the device always wins.
+    fn of_day(day: u32, entries: &[(&str, bool)]) -> Profile {
+        let mut p = Profile::new(Kind::Calibrated, &format!("day {day}"));
+        p.created = format!("2026-01-{day:02}T12:00:00Z");
+        p.host = Some(Host { cpu: "CPU".into(), isa: "avx2".into(), ..Host::default() });
+        p.devices.push(ProfileDevice {
+            id: "opencl:0".into(),
+            uid: "pci:1".into(),
+            backend: "opencl".into(),
+            ..ProfileDevice::default()
+        });
+        p.entries = entries
+            .iter()
+            .map(|(op, wins)| Entry {
+                op: (*op).into(),
+                dtype: "f32".into(),
+                family: "all".into(),
+                device: "pci:1".into(),
+                residency: "always".into(),
+                threads: 2,
+                cpu_variant: "auto".into(),
+                verdict: if *wins { Verdict::Inconclusive } else { Verdict::Never },
+                unit: "elements".into(),
+                reason: format!("day {day}"),
+                ..Entry::default()
+            })
+            .collect();
+        p
+    }
+
+    /// In every order of the files each key has what was measured last, and the first file gives the name.
+    #[test]
+    fn the_order_of_files_does_not_decide() {
+        let dir = tempfile::tempdir().unwrap();
+        // `b` is not among the newest: in a wrong order the oldest one's would pass for as new as the newest file.
+        let days = [
+            of_day(1, &[("a", true), ("b", true), ("c", true)]),
+            of_day(2, &[("b", false), ("c", false)]),
+            of_day(3, &[("c", true)]),
+        ];
+        let paths: Vec<String> =
+            (0..3).map(|i| dir.path().join(format!("{i}.toml")).to_str().unwrap().to_string()).collect();
+        for (p, path) in days.iter().zip(&paths) {
+            file::save(p, Path::new(path)).unwrap();
+        }
+        let out = dir.path().join("all.toml");
+        for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+            let files: Vec<String> = order.iter().map(|i| paths[*i].clone()).collect();
+            assert_eq!(profile_merge(&files, out.to_str()).unwrap(), 0);
+            let all = file::load(out.to_str().unwrap()).unwrap().profile;
+            let mut said: Vec<(&str, &str)> = all.entries.iter().map(|e| (&*e.op, &*e.reason)).collect();
+            said.sort_unstable();
+            assert_eq!(said, [("a", "day 1"), ("b", "day 2"), ("c", "day 3")], "{order:?}");
+            assert_eq!((all.created.as_str(), &all.name), ("2026-01-03T12:00:00Z", &days[order[0]].name), "{order:?}");
+        }
+    }
 }

@@ -393,7 +393,7 @@ fn search(from: From, env: &Env) -> Result<Loaded> {
             if let Some(spec) = &env.profile {
                 return file::load(spec);
             }
-            let own = env.config_dir.as_ref().map(|dir| dir.join("profile.toml")).filter(|p| p.exists());
+            let own = env.config_dir.as_ref().map(|dir| dir.join("profile.toml")).filter(|p| file::may_be_there(p));
             file::load_source(own.map_or(Source::Embedded, Source::File))
         }
     }

@@ -149,18 +149,29 @@ pub(super) struct Launcher {
 }
 
 impl Launcher {
-    fn start() -> Self {
+    /// Errors: `KernelFailed` if not even one thread can be started.
+    fn start(thread: Spawn) -> Result<Self> {
         let line: Arc<Line> = Arc::default();
         for i in 0..THREADS {
-            let line = Arc::clone(&line);
-            let thread = std::thread::Builder::new().name(format!("gpuctl-launch-{i}"));
-            if let Err(e) = thread.spawn(move || work(&line)) {
+            if let Err(e) = thread(i, Arc::clone(&line)) {
+                if i == 0 {
+                    let none = Error::new(Code::KernelFailed, "no thread for launched calls can be started");
+                    return Err(none.caused_by(e));
+                }
                 log::warn!("launched calls have {i} threads: {e}");
                 break;
             }
         }
-        Launcher { line }
+        Ok(Launcher { line })
     }
+}
+
+/// Starts a thread of a number for a line.
+type Spawn = fn(usize, Arc<Line>) -> std::io::Result<()>;
+
+fn spawn(i: usize, line: Arc<Line>) -> std::io::Result<()> {
+    let thread = std::thread::Builder::new().name(format!("gpuctl-launch-{i}"));
+    thread.spawn(move || work(&line)).map(drop)
 }
 
 impl Drop for Launcher {
@@ -231,13 +242,33 @@ impl Engine {
     ///
     /// Every error comes out of the handle.
     pub fn launch(self: &Arc<Self>, op: &str, inputs: Vec<HostTensor>, attrs: &Attrs) -> Handle {
+        self.launch_by(spawn, op, inputs, attrs)
+    }
+
+    fn launch_by(self: &Arc<Self>, thread: Spawn, op: &str, inputs: Vec<HostTensor>, attrs: &Attrs) -> Handle {
         let shared = Arc::new(Shared { cancel: Cancel::new(), state: Mutex::default(), ended: Condvar::new() });
         let handle = Handle { shared: Arc::clone(&shared) };
         let call = Call { engine: Arc::downgrade(self), op: op.into(), inputs, attrs: attrs.clone(), shared };
-        let line = &self.launcher.get_or_init(Launcher::start).line;
-        lock(&line.waiting).calls.push_back(call);
-        line.came.notify_one();
+        match self.launcher(thread) {
+            Ok(Launcher { line }) => {
+                lock(&line.waiting).calls.push_back(call);
+                line.came.notify_one();
+            }
+            // Nobody would ever take it.
+            Err(e) => call.shared.end(Err(e.op(op))),
+        }
         handle
+    }
+
+    /// The threads, started at first need. Without any nothing is kept, so that the next call tries again.
+    fn launcher(&self, thread: Spawn) -> Result<&Launcher> {
+        match self.launcher.get() {
+            Some(launcher) => Ok(launcher),
+            None => {
+                let started = Launcher::start(thread)?;
+                Ok(self.launcher.get_or_init(|| started))
+            }
+        }
     }
 
     /// Waits until every handle's call has ended, or the time is over; true if all have.
@@ -248,5 +279,28 @@ impl Engine {
             let waited = h.shared.ended.wait_timeout_while(lock(&h.shared.state), left, |s| !s.ended);
             waited.unwrap_or_else(PoisonError::into_inner).0.ended
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::Env;
+
+    /// Limits of a container may leave no thread; whoever waits is told, and a later call is made.
+    #[test]
+    fn a_call_that_no_thread_takes_tells_its_handle() {
+        let engine = Engine::builder().env(Env::default()).profile("preset:always-cpu").threads(1).build().unwrap();
+        let engine = Arc::new(engine);
+        let x = || HostTensor::from_slice(&[-1.0f32, 2.0], &[2]).unwrap();
+        let none: Spawn = |_, _| Err(std::io::Error::from(std::io::ErrorKind::WouldBlock));
+        let handle = engine.launch_by(none, "relu", vec![x()], &Attrs::new());
+        let told = handle.wait_for(Duration::from_secs(20)).expect("the handle waits for ever");
+        let e = told.unwrap_err();
+        assert!(e.code() == Code::KernelFailed && e.to_string().contains("no thread"), "{e}");
+        let one: Spawn = |i, line| if i == 0 { spawn(i, line) } else { Err(std::io::ErrorKind::WouldBlock.into()) };
+        let handle = engine.launch_by(one, "relu", vec![x()], &Attrs::new());
+        let done = handle.wait_for(Duration::from_secs(60)).unwrap().unwrap();
+        assert_eq!(done.outputs[0].to_vec::<f32>().unwrap(), [0.0, 2.0]);
     }
 }

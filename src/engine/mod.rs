@@ -573,7 +573,11 @@ fn compute(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::Env;
+    use crate::base::{Backend, Env};
+    use crate::device::cpu::{CpuDevice, Pin};
+    use crate::device::probe;
+    use crate::profile::model::{Curve, Side};
+    use crate::profile::{self, Entry, Kind, Profile, ProfileDevice, Rule, Verdict};
 
     /// A program that never uses a GPU must not pay for one: no driver is opened unless a call could go there.
     #[test]
@@ -591,6 +595,97 @@ mod tests {
         assert!(!probed("always-gpu", Placement::Automatic, "softmax"), "no entry of it");
         assert!(!probed("always-gpu", Placement::ForceCpu, "gemm"));
         assert!(probed("always-gpu", Placement::Automatic, "gemm"), "else the test sees nothing");
+    }
+
+    /// Backends that were asked for devices: those that say why they have none, and those of what was found.
+    fn asked(engine: &Engine) -> Vec<Backend> {
+        let gpus = engine.places.gpus.get().expect("nothing was probed");
+        let absent = gpus.absent.iter().map(|a| a.backend);
+        absent.chain(gpus.all.iter().map(|g| g.info.backend)).collect()
+    }
+
+    fn measured_on(name: &str, verdict: Verdict) -> Profile {
+        let mut p = Profile::new(Kind::Calibrated, "synthetic");
+        p.devices.push(ProfileDevice {
+            id: "opencl:0".into(),
+            uid: "nowhere".into(),
+            backend: "opencl".into(),
+            name: name.into(),
+            ..ProfileDevice::default()
+        });
+        let fast = Side { fixed_s: 1e-12, flop_s: 1e-15, ..Side::default() };
+        let slow = Side { fixed_s: 1.0, ..fast.clone() };
+        p.entries.push(Entry {
+            op: "relu".into(),
+            dtype: "f32".into(),
+            family: op::find("relu").unwrap().families[0].name.into(),
+            device: "nowhere".into(),
+            residency: "always".into(),
+            threads: 1,
+            cpu_variant: profile::CPU_AUTO.into(),
+            verdict,
+            unit: "elements".into(),
+            verify: "ok".into(),
+            curve: Some(Curve { span: [[1.0, 1e9]; 4], cpu: slow, device: fast }),
+            ..Entry::default()
+        });
+        p
+    }
+
+    /// Whatever sends a call to a device lets the device's driver be asked whether it is there.
+    #[test]
+    fn what_a_curve_sends_is_looked_for() {
+        let x = HostTensor::from_slice(&[1.0f32; 16], &[16]).unwrap();
+        let looked = |rule: Rule, verdict, placement: Placement| {
+            let p = Profile { rule, ..measured_on("some GPU", verdict) };
+            let engine = Engine::builder().env(Env::default()).profile_value(p).threads(1).placement(placement);
+            let engine = engine.build().unwrap();
+            let ran = engine.run("relu", &[&x], &Attrs::new()).unwrap();
+            assert_eq!(ran.ran_on, "cpu", "the device is nowhere");
+            engine.places.gpus.get().is_some().then(|| asked(&engine))
+        };
+        for verdict in [Verdict::NonMonotone, Verdict::Inconclusive, Verdict::Never] {
+            for (rule, placement) in [(Rule::Curve, Placement::Automatic), (Rule::Threshold, Placement::CostBased)] {
+                let asked = looked(rule, verdict, placement.clone()).expect("the call goes to the device");
+                assert!(!asked.is_empty() && asked.iter().all(|b| *b == Backend::Opencl), "{asked:?}");
+            }
+            assert_eq!(looked(Rule::Threshold, verdict, Placement::Automatic), None);
+        }
+        // What nobody looked at, or was wrong, goes nowhere.
+        for verdict in [Verdict::Unsafe, Verdict::Unmeasured] {
+            assert_eq!(looked(Rule::Curve, verdict, Placement::Automatic), None);
+            assert_eq!(looked(Rule::Curve, verdict, Placement::CostBased), None);
+        }
+    }
+
+    /// A forced device is looked for whatever the profile lists: nothing, or what the program brought.
+    #[test]
+    fn a_forced_device_is_looked_for_whatever_the_profile_lists() {
+        let brought = || CpuDevice::new(1, crate::kernel::Isa::detect(), Pin::Free).unwrap();
+        let listed = {
+            let mut p = Profile::new(Kind::Calibrated, "synthetic");
+            p.devices.push(ProfileDevice::of(crate::device::Device::info(&brought())));
+            p
+        };
+        let force = |p: &Profile, id: &str| {
+            let builder = Engine::builder().env(Env::default()).profile_value(p.clone()).device(Arc::new(brought()));
+            builder.placement(Placement::ForceGpu(id.into())).build()
+        };
+        for p in [Profile::new(Kind::Calibrated, "empty"), listed.clone()] {
+            // No machine has so many. Where OpenCL is missing altogether, the list of devices ends with the program's own.
+            let found = probe::inventory_of(
+                &[Backend::Opencl],
+                &Env::default(),
+                probe::CpuConfig { threads: 1, pin: Pin::Free },
+            );
+            let here: Vec<String> =
+                found.unwrap().found.iter().map(|f| f.info.id.clone()).filter(|i| i != "cpu").collect();
+            let e = force(&p, "opencl:9999").unwrap_err().to_string();
+            assert!(here.iter().all(|id| e.contains(id)), "{here:?}: {e}");
+            for id in &here {
+                assert!(force(&p, id).is_ok(), "{id}");
+            }
+        }
     }
 
     #[test]

@@ -35,6 +35,19 @@ pub enum Placement {
     CostBased,
 }
 
+impl Placement {
+    /// What a profile is asked for.
+    pub(crate) fn policy(&self) -> Policy {
+        match self {
+            Placement::Automatic => Policy::Automatic,
+            Placement::ForceCpu => Policy::ForceCpu,
+            Placement::ForceGpu(_) => Policy::ForceGpu,
+            Placement::MinimizeTransfers => Policy::MinimizeTransfers,
+            Placement::CostBased => Policy::CostBased,
+        }
+    }
+}
+
 impl std::str::FromStr for Placement {
     type Err = Error;
 
@@ -272,12 +285,19 @@ impl Places {
                 (Placement::ForceGpu(name), _) => Select::Named(vec![name.clone()]).backends(),
                 (_, select) => {
                     let selected = select.backends();
-                    self.profile().backends().into_iter().filter(|b| selected.contains(b)).collect()
+                    let used = self.profile().backends_by(self.placement.policy());
+                    used.into_iter().filter(|b| selected.contains(b)).collect()
                 }
             };
             let known = |uid: &str| gpus.iter().any(|g| g.info.uid == uid);
-            let all_known =
-                self.profile().kind == Kind::Calibrated && self.profile().devices.iter().all(|d| known(&d.uid));
+            // A forced device need not be one of the profile's.
+            let forced_known = match &self.placement {
+                Placement::ForceGpu(name) => gpus.iter().any(|g| g.called(name)),
+                _ => true,
+            };
+            let all_known = forced_known
+                && self.profile().kind == Kind::Calibrated
+                && self.profile().devices.iter().all(|d| known(&d.uid));
             if !wanted.is_empty() && !self.env.disable_gpu && !all_known {
                 match probe::inventory_of(&wanted, &self.env, CpuConfig { threads: 1, pin: Pin::Free }) {
                     Ok(seen) => {
@@ -325,7 +345,7 @@ impl Places {
         if self.env.disable_gpu {
             return decided(None, Why::Disabled);
         }
-        let policy = match &self.placement {
+        match &self.placement {
             Placement::ForceCpu => return decided(None, Why::Forced),
             Placement::ForceGpu(name) => {
                 let Some(gpu) = self.gpus().all.iter().find(|g| g.called(name)) else {
@@ -336,10 +356,9 @@ impl Places {
                     None => decided(Some(gpu), Why::Forced),
                 };
             }
-            Placement::Automatic => Policy::Automatic,
-            Placement::MinimizeTransfers => Policy::MinimizeTransfers,
-            Placement::CostBased => Policy::CostBased,
-        };
+            Placement::Automatic | Placement::MinimizeTransfers | Placement::CostBased => {}
+        }
+        let policy = self.placement.policy();
         let call = Call {
             op: op.name,
             dtype: case.dtype,

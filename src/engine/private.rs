@@ -5,11 +5,10 @@
 use std::fs::{DirBuilder, File, Metadata, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::base::os;
 
-/// Ending of files that are being written, behind the number of the process.
+/// Ending of files that are being written.
 pub(super) const PART: &str = "part";
 
 /// Makes a folder with those above it (mode 0700) where it is missing, and fails with the reason why somebody else may write
@@ -74,17 +73,8 @@ pub(super) fn open(path: &Path) -> Result<Option<(File, Metadata)>, String> {
 /// Writes a file (mode 0600) under a name of its own and then renames it: a reader meets the file before or after, never half
 /// of it, whenever the writer ends. Nothing is synchronised: what a power cut leaves, readers must recognise.
 pub(super) fn replace(folder: &Path, name: &str, bytes: &[u8]) -> std::io::Result<()> {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    let part = folder.join(format!("{name}.{}-{}.{PART}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)));
-    let write = || -> std::io::Result<()> {
-        let mut options = OpenOptions::new();
-        options.write(true).create_new(true);
-        #[cfg(unix)]
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        options.open(&part)?.write_all(bytes)?;
-        std::fs::rename(&part, folder.join(name))
-    };
-    write().inspect_err(|_| {
-        let _ = std::fs::remove_file(&part);
-    })
+    let mut options = OpenOptions::new();
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    os::replace(&folder.join(name), PART, &mut options, |file| file.write_all(bytes))
 }

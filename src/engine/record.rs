@@ -10,16 +10,19 @@
 //! {"op":"gemm","dtype":"f32","shape":{"m":64,"n":64,"k":64},"attrs":{},"residency":"always","count":12,"gpu":0}
 //! {"end":1}
 //! ```
+//! JSON has no numbers for what is infinite or none: scalars of that kind are the words `inf`, `-inf` and `NaN`.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fs::OpenOptions;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-use crate::base::{Attrs, Case, Code, DType, Error, Fill, Result};
-use crate::op;
+use crate::base::{Attr, AttrType, Attrs, Case, Code, DType, Error, Fill, Result, os};
+use crate::op::{self, OpDesc};
 use crate::profile::choose::{ALWAYS, RESIDENT};
 
 /// Version of the layout.
@@ -122,7 +125,7 @@ impl Workload {
                 op: r.case.op.into(),
                 dtype: r.case.dtype,
                 shape: r.case.dims.iter().map(|(n, v)| ((*n).to_string(), *v)).collect(),
-                attrs: r.case.attrs.clone(),
+                attrs: in_words(&r.case.attrs),
                 residency: r.residency.clone(),
                 count: r.count,
                 gpu: r.gpu,
@@ -137,6 +140,27 @@ fn json(value: &impl Serialize) -> Result<String> {
     let text = serde_json::to_string(value)
         .map_err(|e| Error::new(Code::Internal, "a workload cannot be written").caused_by(e))?;
     Ok(text + "\n")
+}
+
+/// The attributes with words for the numbers that JSON does not have.
+fn in_words(attrs: &Attrs) -> Attrs {
+    attrs.iter().fold(Attrs::new(), |all, (name, value)| match value {
+        Attr::Float(v) if !v.is_finite() => all.with(name, Attr::Word(v.to_string())),
+        other => all.with(name, other.clone()),
+    })
+}
+
+/// The reverse, for attributes that are declared as numbers. Errors: `BadArgument` for a word that is none.
+fn in_numbers(op: &OpDesc, attrs: &Attrs) -> Result<Attrs> {
+    let mut all = Attrs::new();
+    for (name, value) in attrs.iter() {
+        let number = op.attrs.iter().find(|d| d.name == name && matches!(d.kind, AttrType::Float(_)));
+        all = match (number, value) {
+            (Some(decl), Attr::Word(word)) => all.with(name, decl.parse(word)?),
+            _ => all.with(name, value.clone()),
+        };
+    }
+    Ok(all)
 }
 
 fn read<'t, T: Deserialize<'t>>(line: &'t str) -> Result<T> {
@@ -160,7 +184,7 @@ fn row(line: &str) -> Result<WorkloadRow> {
     if l.count == 0 || l.gpu > l.count {
         return bad(format!("{} calls, {} of them on a GPU", l.count, l.gpu));
     }
-    let case = op.case(l.dtype, &sizes, l.attrs, Fill::Uniform)?;
+    let case = op.case(l.dtype, &sizes, in_numbers(op, &l.attrs)?, Fill::Uniform)?;
     Ok(WorkloadRow { case, residency: l.residency, count: l.count, gpu: l.gpu })
 }
 
@@ -250,15 +274,9 @@ impl Recorder {
         let failed = |e: std::io::Error| {
             Error::new(Code::Io, format!("the workload cannot be recorded in {}", self.path.display())).caused_by(e)
         };
-        let mut name = self.path.file_name().unwrap_or_default().to_os_string();
-        name.push(format!(".{}.part", std::process::id()));
-        let part = self.path.with_file_name(name);
-        let done = std::fs::write(&part, workload.to_text()?).and_then(|()| std::fs::rename(&part, &self.path));
-        if let Err(e) = done {
-            // Best effort: the first error is the one to report.
-            std::fs::remove_file(&part).ok();
-            return Err(failed(e));
-        }
+        let text = workload.to_text()?;
+        os::replace(&self.path, "part", &mut OpenOptions::new(), |file| file.write_all(text.as_bytes()))
+            .map_err(failed)?;
         *written = Some(calls);
         Ok(())
     }
@@ -288,6 +306,29 @@ mod tests {
         assert_eq!(Workload::parse(&text).unwrap(), sample());
         assert_eq!(Workload::parse(&text.replace('\n', "\r\n\r\n")).unwrap(), sample());
         assert_eq!(Workload::parse(&Workload::default().to_text().unwrap()).unwrap(), Workload::default());
+    }
+
+    /// Programs pass infinities on purpose, and NaN by mistake; neither may cost what else was counted.
+    #[test]
+    fn scalars_that_json_cannot_write_are_read_back() {
+        let gemm = op::find("gemm").unwrap();
+        let row = |alpha: f64| {
+            let attrs = Attrs::new().with("alpha", Attr::Float(alpha));
+            let case = gemm.case(DType::F32, &[4, 4, 4], attrs, Fill::Uniform).unwrap();
+            WorkloadRow { case, residency: "always".into(), count: 1, gpu: 0 }
+        };
+        let mut rows = sample().rows;
+        rows.extend([f64::INFINITY, f64::NEG_INFINITY, f64::NAN].map(row));
+        let text = Workload { rows: rows.clone() }.to_text().unwrap();
+        assert!(text.contains("\"alpha\":\"-inf\"") && !text.contains("null"), "{text}");
+        let back = Workload::parse(&text).unwrap();
+        let alpha = |r: &WorkloadRow| r.case.attrs.float("alpha", 1.0).to_bits();
+        assert_eq!(back.rows.len(), 6);
+        assert!(
+            back.rows.iter().zip(&rows).all(|(a, b)| alpha(a) == alpha(b) && a.case.to_string() == b.case.to_string())
+        );
+        let word = text.replacen("\"alpha\":\"inf\"", "\"alpha\":\"endless\"", 1);
+        assert!(Workload::parse(&word).unwrap_err().to_string().contains("'endless' is not a number"));
     }
 
     /// Every shortened record and every one with a part replaced is refused, with its line; none panics.

@@ -1,9 +1,9 @@
 //! Which kernels computed right on which device: verdicts, kept for the next program that asks.
 //!
-//! One file for each device, driver and version of gpuctl below `trials/` in the user's cache folder. It decides whether code
-//! is trusted, so folder and files are their owner's alone, and what somebody else could have written is not read. What is not
-//! a whole, sound file is none, and is written anew. Nothing that goes wrong with a file is an error of the caller: then
-//! verdicts last as long as the program.
+//! One file for each device, driver, compiler and version of gpuctl below `trials/` in the user's cache folder. It decides
+//! whether code is trusted, so folder and files are their owner's alone, and what somebody else could have written is not read.
+//! What is not a whole, sound file is none, and is written anew. Nothing that goes wrong with a file is an error of the caller:
+//! then verdicts last as long as the program.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -210,8 +210,14 @@ pub(super) fn this_build() -> &'static str {
     })
 }
 
+/// The device's fingerprint and the compiler that is no part of its driver: what wrong or right code comes from.
+fn made_by(info: &DeviceInfo) -> String {
+    let compiler = info.compiler().map_or_else(String::new, |c| format!(" | {c}"));
+    info.fingerprint() + &compiler
+}
+
 fn name_of(info: &DeviceInfo) -> String {
-    let key = format!("{LAYOUT} | {} | {} | {}", env!("CARGO_PKG_VERSION"), info.uid, info.fingerprint());
+    let key = format!("{LAYOUT} | {} | {} | {}", env!("CARGO_PKG_VERSION"), info.uid, made_by(info));
     format!("{:016x}.json", rng::fnv1a64(key.as_bytes()))
 }
 
@@ -330,7 +336,7 @@ fn page(info: &DeviceInfo, book: Book) -> Result<String, String> {
         gpuctl_trials: LAYOUT,
         gpuctl: env!("CARGO_PKG_VERSION").into(),
         uid: info.uid.clone(),
-        fingerprint: info.fingerprint(),
+        fingerprint: made_by(info),
         rows,
     };
     loop {
@@ -364,7 +370,7 @@ fn read(folder: &Path, name: &str, info: &DeviceInfo) -> Result<Book, String> {
 fn sound(bytes: &[u8], info: &DeviceInfo) -> Option<Book> {
     let page: Page = serde_json::from_slice(bytes).ok()?;
     let ours = page.gpuctl_trials == LAYOUT && page.gpuctl == env!("CARGO_PKG_VERSION");
-    if !ours || page.uid != info.uid || page.fingerprint != info.fingerprint() || page.rows.len() > MOST {
+    if !ours || page.uid != info.uid || page.fingerprint != made_by(info) || page.rows.len() > MOST {
         return None;
     }
     page.rows.into_iter().map(Row::read).collect()

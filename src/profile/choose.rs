@@ -294,6 +294,18 @@ impl Entry {
     pub fn sends(&self, rule: Rule, call: &Features) -> bool {
         Row::of(self).automatic(rule, call).is_ok()
     }
+
+    /// Whether some call with this key may go to the device by a threshold, or by what else this policy goes by. True, too,
+    /// where a curve never wins: that is only known of one call.
+    pub(super) fn may_send(&self, rule: Rule, policy: Policy) -> bool {
+        let by_more = match policy {
+            Policy::Automatic => rule == Rule::Curve && self.curve.is_some(),
+            Policy::CostBased => self.curve.is_some() || self.points.len() > 1,
+            Policy::MinimizeTransfers | Policy::ForceGpu => true,
+            Policy::ForceCpu => false,
+        };
+        self.threshold_work().is_some() || (by_more && Row::of(self).doubt().is_none())
+    }
 }
 
 /// Whoever finds entries: one by one, or by hash.

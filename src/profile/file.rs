@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::base::text::printable;
-use crate::base::{Backend, Code, DType, Error, Result};
+use crate::base::{Backend, Code, DType, Error, Result, os};
 
 use super::check::{WORD, clip, evidence, is_time, is_word, label, label_of};
-use super::{ANY, BY_CALLER, Entry, Kind, Profile, SCHEMA, Verdict, migrate, seal, work_of};
+use super::{ANY, BY_CALLER, Entry, Kind, Profile, SCHEMA, Verdict, merge, migrate, seal, work_of};
 
 /// Names and texts of the shipped presets (requirements B3).
 pub const PRESETS: [(&str, &str); 5] = [
@@ -31,6 +31,9 @@ pub const MAX_BYTES: u64 = 16 << 20;
 
 /// Most commas, brackets, equal signs and points of a file: one of [`MAX_BYTES`] that is full of evidence has 1.9 million.
 const MAX_PARTS: usize = 2 << 20;
+
+/// Most characters of a note that is repeated as a warning.
+const MAX_NOTE: usize = 400;
 
 /// Most devices: they are looked for one by one.
 const MAX_DEVICES: usize = 256;
@@ -118,6 +121,15 @@ pub fn text(source: &Source) -> Result<Cow<'static, str>> {
     }
 }
 
+/// False only where there is surely no such file. A folder that may not be entered or a link to nowhere is for the reader to
+/// complain of: whoever put a profile there counts on it.
+pub(crate) fn may_be_there(path: &Path) -> bool {
+    use std::io::ErrorKind::{NotADirectory, NotFound};
+    let found = std::fs::symlink_metadata(path);
+    // The latter is the home `/dev/null` of accounts that have none.
+    !found.is_err_and(|e| matches!(e.kind(), NotFound | NotADirectory))
+}
+
 fn preset_text(name: &str) -> Result<&'static str> {
     let found = PRESETS.iter().find(|(n, _)| *n == name);
     found.map(|(_, text)| *text).ok_or_else(|| Error::new(Code::ProfileNotFound, format!("no preset '{name}'")))
@@ -162,23 +174,14 @@ pub fn write(path: &Path, text: &str) -> Result<()> {
     if old.as_ref().is_some_and(|m| !m.is_file()) {
         return std::fs::write(&path, text).map_err(named);
     }
-    let mut name = path.file_name().unwrap_or_default().to_os_string();
-    name.push(format!(".{}.tmp", std::process::id()));
-    let temporary = path.with_file_name(name);
-    let fill = || -> std::io::Result<()> {
-        let mut file = std::fs::File::create(&temporary)?;
+    let fill = |file: &mut std::fs::File| {
         if let Some(old) = old {
             file.set_permissions(old.permissions())?;
         }
         file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        std::fs::rename(&temporary, &path)
+        file.sync_all()
     };
-    fill().map_err(|e| {
-        // Best effort: the first error is the one to report.
-        let _ = std::fs::remove_file(&temporary);
-        named(e)
-    })
+    os::replace(&path, "tmp", &mut std::fs::OpenOptions::new(), fill).map_err(named)
 }
 
 /// One entry as the file has it; as an array of one, so that the writer heads it with `[[entry]]`.
@@ -269,6 +272,10 @@ pub fn read_toml(text: &str) -> Result<(Profile, Vec<String>)> {
     if profile.kind == Kind::Calibrated && profile.gpuctl != env!("CARGO_PKG_VERSION") {
         let (by, now) = (printable(&profile.gpuctl), env!("CARGO_PKG_VERSION"));
         warnings.push(format!("measured with gpuctl '{by}', this is {now}: kernels may be faster or slower now"));
+    }
+    for note in merge::other_versions(&profile, env!("CARGO_PKG_VERSION")) {
+        let note: String = note.chars().take(MAX_NOTE).collect();
+        warnings.push(format!("{}; kernels may be faster or slower now", printable(&note).replace('\n', " ")));
     }
     Ok((profile, warnings))
 }

@@ -12,7 +12,11 @@ use super::{Entry, Kind, Profile, Verdict};
 ///
 /// Where both have a key, the newer profile's entry stays (of two of the same second, the second's), except that an entry
 /// that was not measured never takes the place of one that was. Entries of a device that the newer profile met with
-/// another fingerprint are left out. The result is partial if one of them is.
+/// another fingerprint are left out. The result is partial if one of them is. A note says which entries another gpuctl
+/// measured, and a reader warns of it.
+///
+/// The result has the date of the newer one. Of several profiles the oldest are merged first ([`by_age`]): else an entry would
+/// pass for as new as what it was merged with.
 ///
 /// Errors, all `BadArgument`: a preset; a profile without host or date; another CPU or instruction set, against which
 /// thresholds mean nothing; another margin.
@@ -54,23 +58,64 @@ pub fn merge(a: &Profile, b: &Profile) -> Result<(Profile, Vec<String>)> {
     }
     let taken = |uid: &str| new.transfers.iter().any(|t| t.device == uid) || void.contains(&uid);
     merged.transfers.extend(old.transfers.iter().filter(|t| !taken(&t.device)).cloned());
+    let mut kept: Vec<String> = Vec::new();
     let newer: HashMap<_, usize> = new.entries.iter().enumerate().map(|(at, e)| (key(e), at)).collect();
     for e in old.entries.iter().filter(|e| !void.contains(&e.device.as_str())) {
         match newer.get(&key(e)).and_then(|at| merged.entries.get_mut(*at)) {
-            None => merged.entries.push(e.clone()),
+            None => {
+                kept.push(name(e));
+                merged.entries.push(e.clone());
+            }
             Some(n) if n == e => {}
             Some(n) if n.verdict == Verdict::Unmeasured && e.verdict != Verdict::Unmeasured => {
                 notes.push(format!("{}: {} stays, the newer profile did not measure it", name(e), stated(e)));
+                kept.push(name(e));
                 *n = e.clone();
             }
             Some(n) => notes.push(format!("{}: {} gives way to {} of {}", name(e), stated(e), stated(n), new.created)),
         }
+    }
+    if kept.is_empty() {
+        merged.notes.retain(|n| version_of(n).is_none() || new.notes.contains(n));
+    } else if old.gpuctl != new.gpuctl {
+        let note = measured_with(&old.gpuctl, &old.created, &kept);
+        notes.push(note.clone());
+        merged.notes.retain(|n| *n != note);
+        merged.notes.push(note);
     }
     if merged.partial {
         let which = if a.partial && b.partial { "both were" } else { "one was" };
         notes.push(format!("{which} cut short, so the merged profile counts as partial"));
     }
     Ok((merged, notes.iter().map(|n| printable(n).into_owned()).collect()))
+}
+
+/// Sorts by date, of the same second as they were; what is sorted comes with names or the like.
+pub fn by_age<T>(profiles: &mut [(T, Profile)]) {
+    profiles.sort_by(|(_, a), (_, b)| a.created.cmp(&b.created));
+}
+
+/// How the note begins that tells of another gpuctl's entries; its version in quotes follows.
+const MEASURED_WITH: &str = "measured with gpuctl '";
+
+/// Most entries that it names.
+const NAMED: usize = 3;
+
+fn measured_with(version: &str, created: &str, entries: &[String]) -> String {
+    let (first, more) = entries.split_at(entries.len().min(NAMED));
+    let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
+    // A version is quoted text of a file: it must not end the quotes.
+    let version = printable(version).replace('\'', "");
+    format!("{MEASURED_WITH}{version}', not after {created}: {}{more}", first.join(", "))
+}
+
+fn version_of(note: &str) -> Option<&str> {
+    note.strip_prefix(MEASURED_WITH)?.split_once('\'').map(|(version, _)| version)
+}
+
+/// Notes of a merged profile that tell of entries which another gpuctl than this version measured.
+pub(super) fn other_versions<'p>(p: &'p Profile, version: &str) -> impl Iterator<Item = &'p str> {
+    p.notes.iter().map(String::as_str).filter(move |n| version_of(n).is_some_and(|v| v != version))
 }
 
 fn name(e: &Entry) -> String {
@@ -82,5 +127,72 @@ fn stated(e: &Entry) -> String {
     match e.threshold {
         Some(t) => format!("{} {t}{edited}", e.verdict),
         None => format!("{}{edited}", e.verdict),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::{Host, ProfileDevice, file};
+
+    fn measured(gpuctl: &str, day: u32, ops: &[&str]) -> Profile {
+        let mut p = Profile::new(Kind::Calibrated, "test");
+        p.gpuctl = gpuctl.into();
+        p.created = format!("2026-01-{day:02}T12:00:00Z");
+        p.host = Some(Host { cpu: "CPU".into(), isa: "avx2".into(), ..Host::default() });
+        p.devices.push(ProfileDevice {
+            id: "opencl:0".into(),
+            uid: "pci:1".into(),
+            backend: "opencl".into(),
+            ..ProfileDevice::default()
+        });
+        let entry = |op: &&str| Entry {
+            op: (*op).into(),
+            dtype: "f32".into(),
+            family: "all".into(),
+            device: "pci:1".into(),
+            residency: "always".into(),
+            threads: 2,
+            cpu_variant: "auto".into(),
+            verdict: Verdict::Never,
+            unit: "elements".into(),
+            reason: gpuctl.into(),
+            ..Entry::default()
+        };
+        p.entries = ops.iter().map(entry).collect();
+        p
+    }
+
+    /// What a file of a profile makes its reader say.
+    fn warnings(p: &Profile) -> Vec<String> {
+        file::read_toml(&p.to_toml().unwrap()).unwrap().1
+    }
+
+    /// The newer file's version stands for all of the result; what another one measured is told as long as it is there.
+    #[test]
+    fn entries_of_another_version_are_told_after_merging() {
+        let now = env!("CARGO_PKG_VERSION");
+        let old = measured("0.0.9'; x", 1, &["a", "b", "c", "d", "e"]);
+        let new = measured(now, 2, &["a"]);
+        for (x, y) in [(&old, &new), (&new, &old)] {
+            let (merged, notes) = merge(x, y).unwrap();
+            assert_eq!(merged.gpuctl, now);
+            let told = warnings(&merged);
+            assert_eq!(told.len(), 1, "{told:?}");
+            let part = "measured with gpuctl '0.0.9; x', not after 2026-01-01T12:00:00Z: \
+                        b f32 all always, c f32 all always, d f32 all always and 1 more";
+            assert!(told[0].starts_with(part) && notes.iter().any(|n| n == part), "{told:?} {notes:?}");
+            // Measured again in part, then all of them.
+            let (again, _) = merge(&merged, &measured(now, 3, &["b", "c"])).unwrap();
+            assert_eq!(warnings(&again).len(), 1);
+            let (whole, _) = merge(&again, &measured(now, 4, &["a", "b", "c", "d", "e"])).unwrap();
+            assert_eq!(warnings(&whole), Vec::<String>::new());
+        }
+        // Of one version there is nothing to tell; all of another one is told as ever.
+        let (same, _) = merge(&measured(now, 1, &["b"]), &new).unwrap();
+        assert_eq!(warnings(&same), Vec::<String>::new());
+        let (other, _) = merge(&measured(now, 1, &["b"]), &measured("0.0.9", 2, &["a"])).unwrap();
+        assert!(warnings(&other)[0].starts_with("measured with gpuctl '0.0.9', this is"), "{other:?}");
+        assert_eq!(warnings(&other).len(), 1);
     }
 }

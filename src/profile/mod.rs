@@ -33,7 +33,7 @@ pub use choose::{Call, Operands, Placed, Policy, Rule};
 pub use file::{PRESETS, Source, load};
 pub use host::Host;
 pub use index::Chooser;
-pub use merge::merge;
+pub use merge::{by_age, merge};
 
 /// Version of the file's layout.
 pub const SCHEMA: u32 = 2;
@@ -518,9 +518,23 @@ impl Profile {
         }
     }
 
-    /// True if some call could go to a GPU; where it is false no driver need be opened.
+    /// True if some call could go to a GPU by the profile's own rule ([`Policy::Automatic`]); where it is false no driver need
+    /// be opened.
     pub fn may_use_gpu(&self) -> bool {
-        self.entries.iter().any(|e| e.threshold_work().is_some())
+        self.may_use_gpu_by(Policy::Automatic)
+    }
+
+    /// The same under a policy: predictions may send what no threshold sends.
+    pub fn may_use_gpu_by(&self, policy: Policy) -> bool {
+        self.entries.iter().any(|e| self.may_send(e, policy))
+    }
+
+    fn may_send(&self, entry: &Entry, policy: Policy) -> bool {
+        match self.kind {
+            // Of its curves and points nothing is asked.
+            Kind::Preset => entry.threshold_work().is_some(),
+            Kind::Calibrated => entry.may_send(self.rule, policy),
+        }
     }
 
     /// Which of the profile's devices are here, in the profile's order.
@@ -547,9 +561,15 @@ impl Profile {
         })
     }
 
-    /// Backends of the devices that entries may send work to; every real backend for presets that use a GPU at all.
+    /// Backends of the devices that entries may send work to by the profile's own rule; every real backend for presets that
+    /// use a GPU at all.
     pub fn backends(&self) -> Vec<Backend> {
-        let used = |uid: &str| self.entries.iter().any(|e| e.threshold_work().is_some() && e.device == uid);
+        self.backends_by(Policy::Automatic)
+    }
+
+    /// The same under a policy.
+    pub fn backends_by(&self, policy: Policy) -> Vec<Backend> {
+        let used = |uid: &str| self.entries.iter().any(|e| e.device == uid && self.may_send(e, policy));
         let real = Backend::ALL.into_iter().filter(|b| !matches!(b, Backend::Cpu | Backend::Sim));
         match self.kind {
             Kind::Preset if self.may_use_gpu() => real.collect(),

@@ -292,6 +292,24 @@ fn the_profile_is_searched_in_order() {
     // A damaged file is an error, never a silent always-cpu.
     std::fs::write(&file, "schema = 1\n").unwrap();
     assert_eq!(auto(&nowhere).unwrap_err().code(), Code::ProfileTruncated);
+    // Nor is one that cannot be reached: a link to nowhere, a folder that nobody can enter. What is not there at all is no
+    // mistake.
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::symlink;
+        std::fs::remove_file(&file).unwrap();
+        symlink(dir.path().join("elsewhere.toml"), &file).unwrap();
+        let e = auto(&nowhere).unwrap_err();
+        assert!(e.code() == Code::ProfileNotFound && e.to_string().contains("profile.toml"), "{e}");
+        let round = dir.path().join("round");
+        symlink(&round, &round).unwrap();
+        let e = auto(&Env { config_dir: Some(round), ..env() }).unwrap_err();
+        assert!(e.code() == Code::Io && e.to_string().contains("round"), "{e}");
+        for none in [dir.path().join("none"), "/dev/null/.config".into()] {
+            let homeless = Env { config_dir: Some(none), ..env() };
+            assert_eq!(auto(&homeless).unwrap().profile().name, "always-cpu");
+        }
+    }
     let missing = Env { profile: Some("/nonexistent.toml".into()), ..env() };
     let e = auto(&missing).unwrap_err();
     assert_eq!((e.code(), e.class()), (Code::ProfileNotFound, gpuctl::base::Class::Usage));

@@ -9,9 +9,9 @@ mod mutate;
 
 use std::collections::BTreeMap;
 
-use gpuctl::base::{Code, DType};
+use gpuctl::base::{Code, Cost, DType, Features, MOST_DIMS};
 use gpuctl::profile::edit;
-use gpuctl::profile::{ANY, Entry, Key, Kind, Place, Profile, Verdict, work_of};
+use gpuctl::profile::{ANY, Call, Entry, Key, Kind, Operands, Place, Policy, Profile, Verdict, work_of};
 use mutate::{Dice, in_entry, in_text, profile, sign};
 
 const SMALL: u64 = 6_000;
@@ -82,6 +82,7 @@ fn is_sane(p: &Profile, case: u64) {
     let text = p.to_toml().unwrap_or_else(|e| panic!("case {case}: loads, but cannot be written: {e}"));
     assert_eq!(Profile::from_toml(&text).unwrap(), *p, "case {case}");
     for e in &p.entries {
+        places(p, e, case);
         let Some(least) = e.threshold_work() else { continue };
         assert!(matches!(e.verdict, Verdict::Always | Verdict::Crossing), "case {case}: {e:?}");
         let Some(dtype) = DType::ALL.iter().copied().find(|d| d.name() == e.dtype) else {
@@ -118,6 +119,39 @@ fn is_sane(p: &Profile, case: u64) {
                 first.and_then(|s| work_of(&e.unit, s)).is_some_and(|s| s <= least),
                 "case {case}: from nowhere: {e:?}"
             );
+        }
+    }
+}
+
+/// Calls of an entry's key, from the least to the largest there is: none panics, and none goes where nobody looked.
+fn places(p: &Profile, e: &Entry, case: u64) {
+    let Some(dtype) = DType::ALL.iter().copied().find(|d| d.name() == e.dtype) else { return };
+    for n in [0, 1, 1 << 10, 1 << 30, u64::MAX] {
+        let mut dims = [0; MOST_DIMS];
+        dims[0] = n;
+        let features = Features { work: n.into(), cost: Cost { flops: n, read: n, written: n }, dims };
+        let call = Call {
+            op: &e.op,
+            dtype,
+            family: Some(&e.family),
+            unit: &e.unit,
+            features,
+            operands: Operands::Host,
+            threads: e.threads,
+            cpu_variant: &e.cpu_variant,
+        };
+        for policy in Policy::ALL {
+            let placed = p.choose(policy, &call);
+            let sent = placed.place == Place::Gpu && policy != Policy::ForceGpu;
+            let doubt = |e: &Entry| matches!(e.verdict, Verdict::Unsafe | Verdict::Unmeasured);
+            assert!(!sent || placed.entry.is_some_and(|e| !doubt(e)), "case {case}, {policy:?}: {placed:?}");
+            // Whoever opens drivers asks this first. The simulator has none.
+            let opened = match placed.device {
+                Some(d) if ["sim", "cpu"].contains(&d.backend.as_str()) => true,
+                Some(d) => p.backends_by(policy).iter().any(|b| b.name() == d.backend),
+                None => p.may_use_gpu_by(policy),
+            };
+            assert!(!sent || opened, "case {case}, {policy:?}: {placed:?}");
         }
     }
 }

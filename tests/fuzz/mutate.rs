@@ -4,7 +4,8 @@ use std::cell::Cell;
 
 use gpuctl::base::record::CalibratePoint;
 use gpuctl::base::rng::{Philox, fnv1a64};
-use gpuctl::profile::{Entry, Host, Kind, Profile, ProfileDevice, Transfer, Verdict, with_margin};
+use gpuctl::profile::model::{Curve, Side};
+use gpuctl::profile::{Entry, Host, Kind, Profile, ProfileDevice, Rule, Transfer, Verdict, with_margin};
 
 /// Random numbers of one case.
 pub(crate) struct Dice {
@@ -36,6 +37,7 @@ pub(crate) fn profile(d: &Dice) -> Profile {
     let mut p = Profile::new(Kind::Calibrated, d.of(&["test", "with \"quotes\"", "[end]\nin a name", "µ"]));
     p.created = "2026-01-31T12:00:00Z".into();
     p.margin = d.of(&[1.0, 1.1, 1.5]);
+    p.rule = d.of(&[Rule::Threshold, Rule::Curve]);
     p.partial = d.below(4) == 0;
     p.host = Some(Host {
         cpu: "CPU".into(),
@@ -96,6 +98,7 @@ fn entry(d: &Dice, p: &Profile) -> Entry {
         kernel: "flat".into(),
         reason: "synthetic".into(),
         points: vec![point(10), point(2 * crossing), point(4_000_000)],
+        curve: (d.below(3) == 0).then(|| curve(d)),
         ..Entry::default()
     };
     match verdict {
@@ -108,6 +111,18 @@ fn entry(d: &Dice, p: &Profile) -> Entry {
         _ => {}
     }
     if d.below(5) == 0 { e.without_evidence() } else { e }
+}
+
+fn curve(d: &Dice) -> Curve {
+    let side = |fixed_s: f64| Side {
+        fixed_s,
+        flop_s: d.log(1e-12, 1e-9),
+        byte_s: d.log(1e-12, 1e-9),
+        knots: [0.0, d.log(0.5, 4.0)],
+        factors: (0..d.below(5)).map(|_| d.log(0.5, 2.0)).collect(),
+        ..Side::default()
+    };
+    Curve { span: [[1.0, 1e12]; 4], cpu: side(1e-7), device: side(1e-5) }
 }
 
 /// Signs a text whose body was changed, as a forger would: the digest alone.

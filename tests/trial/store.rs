@@ -66,6 +66,11 @@ fn what_is_kept_is_found_again_by_its_owner_alone() {
     let driver = DeviceInfo { driver: "2".into(), ..info.clone() };
     let card = DeviceInfo { uid: "other".into(), ..info.clone() };
     assert!(third.wrong(&driver).is_empty() && third.wrong(&card).is_empty());
+    // Another compiler beside the same driver neither; where it lies changes nothing.
+    let by = |note: &str| DeviceInfo { notes: vec![note.into()], ..info.clone() };
+    third.note(&by("kernels by NVRTC 12.8 (/a)"), &[wrong("exp", &info)]);
+    assert_eq!(third.wrong(&by("kernels by NVRTC 12.8 (/b)")).len(), 1);
+    assert!(third.wrong(&by("kernels by NVRTC 13.0 (/b)")).is_empty());
     let (mut old, verdict) = wrong("sin", &info);
     old.text ^= 1;
     third.note(&info, &[(old, verdict)]);

@@ -27,14 +27,14 @@ pub(in crate::engine) struct Key {
 }
 
 impl Key {
-    /// Of a text in this variant and dtype on a device of this kind with this driver.
+    /// Of a text in this variant and dtype on a device of this kind with this driver and compiler.
     pub(in crate::engine) fn of(info: &DeviceInfo, source: &Text, variant: &str, dtype: DType) -> Self {
         Self::of_version(kernel::VERSION, info, source, variant, dtype)
     }
 
     fn of_version(version: u32, info: &DeviceInfo, source: &Text, variant: &str, dtype: DType) -> Self {
         // Quoted, so that no name can pass for two lines.
-        let text = format!(
+        let mut text = format!(
             "kernels of gpuctl, version {version}\nlanguage {:?}\nentry {:?}\nvariant {variant:?}\ndtype {dtype}\ntext {}\n\
              backend {}\ndevice {:?}\ndriver {:?}\napi {:?}\n",
             source.lang,
@@ -45,6 +45,9 @@ impl Key {
             info.driver,
             info.api,
         );
+        if let Some(compiler) = info.compiler() {
+            text.push_str(&format!("compiler {compiler:?}\n"));
+        }
         let name = sha256_hex(text.as_bytes());
         Key { text, name }
     }
@@ -128,6 +131,8 @@ mod tests {
             of(DeviceInfo { driver: "2".into(), ..gpu() }),
             of(DeviceInfo { api: "OpenCL 3.0".into(), ..gpu() }),
             of(DeviceInfo { backend: Backend::Cuda, ..gpu() }),
+            of(DeviceInfo { notes: vec!["kernels by NVRTC 12.8 (libnvrtc.so.12)".into()], ..gpu() }),
+            of(DeviceInfo { notes: vec!["PCI 3b".into(), "kernels by NVRTC 13.0 (libnvrtc.so.13)".into()], ..gpu() }),
             // What moves over a border between two parts.
             of(DeviceInfo { name: "ordinary GPU\"\ndriver \"".into(), ..gpu() }),
             plain.clone(),
@@ -139,6 +144,10 @@ mod tests {
         others.pop();
         assert!(others.iter().all(|k| open(k, &seal(&plain, b"machine code")).is_err()));
         assert_eq!(of(DeviceInfo { id: "opencl:7".into(), uid: "elsewhere".into(), ..gpu() }), plain);
+        // Of a compiler the version counts, not where it lies; other remarks mean nothing.
+        let by = |note: &str| of(DeviceInfo { notes: vec![note.into()], ..gpu() });
+        assert_eq!(by("kernels by NVRTC 12.8 (/a)"), by("kernels by NVRTC 12.8 (/b)"));
+        assert_eq!(by("PCI 3b"), plain);
         assert!(plain.file().len() == 71 && plain.file().bytes().all(|b| b.is_ascii_alphanumeric() || b == b'.'));
     }
 

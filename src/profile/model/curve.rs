@@ -7,6 +7,10 @@ use crate::base::{Features, units};
 /// Most knots of a correction.
 pub(super) const MOST_KNOTS: usize = 32;
 
+/// Least distance between knots, and farthest place of the first, that a file may state.
+const LEAST_STEP: f64 = 1e-6;
+const FARTHEST_KNOT: f64 = 1e3;
+
 /// How far beyond what was measured a curve is still asked, as a factor.
 pub(super) const BEYOND: f64 = 32.0;
 
@@ -248,7 +252,8 @@ impl Side {
         if at <= 0.0 {
             return *low;
         }
-        let i = at as usize;
+        // Beyond the last knot nothing is looked up, however far.
+        let i = (at as usize).min(self.factors.len());
         match (self.factors.get(i), self.factors.get(i + 1)) {
             (Some(a), Some(b)) => a + (b - a) * (at - i as f64),
             _ => *high,
@@ -341,9 +346,11 @@ impl Side {
             return Some(format!("{} factors: at most {MOST_KNOTS}", self.factors.len()));
         }
         let [first, step] = self.knots;
-        let sound = first.is_finite() && step.is_finite() && step > 0.0;
+        // Places count powers of two, so that there are 64; a curve that is fitted has steps from 0.001 on.
+        let sound = first.abs() <= FARTHEST_KNOT && step.is_finite() && step >= LEAST_STEP;
         if !(self.factors.is_empty() || sound) {
-            return Some("the knots of the correction do not ascend".into());
+            let expected = format!("a place up to {FARTHEST_KNOT} and a step from {LEAST_STEP} on");
+            return Some(format!("knots = [{first}, {step}]: expected {expected}"));
         }
         let wild = self.factors.iter().find(|f| !(f.is_finite() && (0.01..=100.0).contains(*f)));
         wild.map(|f| format!("factor {f}: expected 0.01 to 100"))
@@ -415,6 +422,15 @@ mod tests {
         assert_eq!([corrected.correction(-1.0), corrected.correction(99.0)], [1.0, 3.0]);
     }
 
+    /// What no file may state can still be made in memory: it must not overflow either.
+    #[test]
+    fn knots_that_lie_too_close_or_too_far_mean_the_last_factor() {
+        for knots in [[0.0, 1e-30], [0.0, f64::MIN_POSITIVE], [-1e300, 1.0], [-f64::MAX, 1e-300]] {
+            let side = Side { knots, factors: vec![2.0, 3.0], ..side() };
+            assert_eq!(side.correction(10.0), 3.0, "{knots:?}");
+        }
+    }
+
     #[test]
     fn places_grow_with_the_work() {
         assert_eq!([place(0.0), place(1.0), place(2.0), place(1024.0)], [0.0, 0.0, 1.0, 10.0]);
@@ -442,7 +458,7 @@ mod tests {
             change(&mut curve.device);
             curve.fault()
         };
-        let faults: [fn(&mut Side); 9] = [
+        let faults: [fn(&mut Side); 13] = [
             |s| s.fixed_s = -1.0,
             |s| s.flop_s = f64::NAN,
             |s| s.wave = f64::INFINITY,
@@ -451,6 +467,10 @@ mod tests {
             |s| s.factors = vec![1.0],
             |s| (s.factors, s.knots) = (vec![0.0], [0.0, 1.0]),
             |s| (s.factors, s.knots) = (vec![1.0; 99], [0.0, 1.0]),
+            |s| (s.factors, s.knots) = (vec![1.0; 3], [0.0, 1e-30]),
+            |s| (s.factors, s.knots) = (vec![1.0; 3], [-1e300, 1.0]),
+            |s| (s.factors, s.knots) = (vec![1.0; 3], [f64::NAN, 1.0]),
+            |s| (s.factors, s.knots) = (vec![1.0; 3], [0.0, f64::INFINITY]),
             |s| s.teamed = true,
         ];
         for (i, fault) in faults.into_iter().enumerate() {
