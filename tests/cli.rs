@@ -60,6 +60,11 @@ fn bad_input_gets_one_clear_line() {
         (&["calibrate", "--device", "sim:laptop", "--threads", "3,5"], "--threads 3: ", 2),
         (&["verify", "--device", "cpu", "--threads", "1,2"], "one number", 2),
         (&["calibrate", "--op", "nope"], "unknown op 'nope'", 2),
+        (&["calibrate", "--op", "exp", "--dtype", "i32"], "one of these dtypes", 2),
+        (&["calibrate", "--op", "h2d"], "a CPU side", 2),
+        (&["calibrate", "--budget", "99999999999999999999"], "--budget 99999999999999999999", 2),
+        (&["calibrate", "-o", "/does/not/exist/t.toml"], "its folder does not exist", 2),
+        (&["calibrate", "--json", "/"], "is a folder", 2),
         (&["verify", "--case", "add/f32/m1/-/uniform"], "case", 2),
         (&["verify", "--tier", "heavy"], "smoke", 2),
         (&["verify", "--require", "huge"], "only big", 2),
@@ -89,6 +94,9 @@ fn bad_input_gets_one_clear_line() {
         assert_eq!(stderr.trim_end().lines().count(), 1, "{args:?}: {stderr}");
         assert!(stdout.is_empty(), "{args:?}: {stdout}");
     }
+    // The margin is the profile's.
+    let out = run(&["calibrate", "--check", &broken, "--margin", "1.2"]);
+    assert!(out.status.code() == Some(2) && text(&out.stderr).contains("cannot be used with"), "{}", text(&out.stderr));
 }
 
 #[test]
@@ -146,6 +154,17 @@ fn verify_writes_junit_and_failing_arrays() {
     let folders: Vec<_> = std::fs::read_dir(&failing).unwrap().flatten().collect();
     assert_eq!(folders.len(), 1);
     assert!(folders[0].path().join("want0-y.npy").exists() && folders[0].path().join("case.txt").exists());
+}
+
+/// A picture of nothing is no reason to lose what a run found.
+#[test]
+fn a_calibration_without_a_picture_is_one_all_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("none.svg");
+    let out = gpuctl(&["calibrate", "--device", "cpu", "--json", "-", "--plot"]).arg(&path).output().unwrap();
+    let (doc, said) = (text(&out.stdout), text(&out.stderr));
+    assert_eq!(out.status.code(), Some(0), "{said}");
+    assert!(doc.contains("\"exit_code\": 0") && said.contains("nothing was measured") && !path.exists(), "{said}");
 }
 
 #[test]

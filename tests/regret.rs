@@ -221,6 +221,25 @@ fn a_profile_that_is_worse_than_a_constant_choice_is_found() {
     assert!(never.iter().all(|r| r.finding != "always-cpu"), "always the CPU is no worse than itself");
 }
 
+/// A program's own function is in the profile as well, and nobody but the program can call it.
+#[test]
+fn a_key_that_cannot_be_judged_leaves_the_others() {
+    let spec = sim::spec("h200").unwrap();
+    let mut cfg = config("sum");
+    cfg.budget = Duration::from_secs(60);
+    let mut profile = study(&spec, &cfg, 3).profile;
+    let keys = profile.entries.len();
+    profile.entries.insert(0, Entry { op: "mine".into(), ..profile.entries[0].clone() });
+    let rigs: Vec<Rig> = (20..22).map(|p| rig(&spec, p)).collect();
+    let cfg =
+        RegretConfig { shapes: 8, dense: 4, processes: 2, looks: 1, ..RegretConfig::new(Duration::from_secs(900)) };
+    let mut told = Collect::default();
+    let e = regret::run_in(&cfg, &profile, &rigs.iter().collect::<Vec<_>>(), &mut told, &Cancel::new()).unwrap_err();
+    assert!(e.to_string().contains("mine"), "{e}");
+    assert_eq!(told.records.len(), keys, "one record for each of the others");
+    assert!(told.notes.iter().any(|n| n.contains("regret of mine")), "{:?}", told.notes);
+}
+
 /// Read operands of zeros: nothing is computed with them.
 fn zeros(op: &OpDesc, size: u64) -> (gpuctl::base::Case, Vec<HostTensor>) {
     let case = op.case(DType::F32, &(op.families[0].sweep)(size), Attrs::new(), Fill::Uniform).unwrap();

@@ -56,6 +56,9 @@ fn config(a: &args::Calibrate, env: &Env) -> Result<calibrate::CalibrateConfig> 
     if !(cfg.margin.is_finite() && (1.0..=100.0).contains(&cfg.margin)) {
         return bad(format!("--margin {}: expected 1 to 100", cfg.margin));
     }
+    if !cfg.ops.iter().any(|op| calibrate::can(op, &cfg.dtypes)) {
+        return bad("no op that was asked for has both a CPU side and one of these dtypes".into());
+    }
     Ok(cfg)
 }
 
@@ -153,9 +156,12 @@ impl Ctx<'_> {
         let cfg = config(a, self.env)?;
         let workload = a.workload.as_deref().map(recorded).transpose()?;
         check_plot(a.plot.as_deref())?;
+        for path in [&a.output, &a.common.json, &a.plot].into_iter().flatten() {
+            output::check(path)?;
+        }
         let cancel = cancel_on_signals()?;
         let mut sink = CliSink::new(a.common.quiet, false, Box::new(|_| None)).once();
-        let (mut parts, mut regret) = (Vec::new(), Vec::new());
+        let (mut parts, mut unjudged) = (Vec::new(), None);
         let mut judged = Vec::new();
         let mut refused = Vec::new();
         let (mut infos, mut absent) = (Vec::new(), Vec::new());
@@ -189,10 +195,11 @@ impl Ctx<'_> {
                 (None, Some(start)) => calibrate::run_workers(&cfg, &rig, start, &mut sink, &cancel)?,
             };
             if a.regret && !part.interrupted {
-                match Self::regret(a, &cfg, &part.profile, &rig, start.as_ref(), &mut sink, &cancel) {
-                    // The profile is there already.
-                    Err(e) if e.code() == Code::Cancelled => {}
-                    judged => regret.extend(judged?),
+                // An earlier profile's keys may be of devices and processors that nobody asked for now. The profile is there already:
+                // it is written whatever becomes of this.
+                match Self::regret(a, &cfg, &part.measured_now(), &rig, start.as_ref(), &mut sink, &cancel) {
+                    Err(e) if e.code() != Code::Cancelled => unjudged = unjudged.or(Some(e)),
+                    _ => {}
                 }
             }
             part.profile.notes.extend(unfit.iter().map(|(line, _)| line.clone()));
@@ -209,6 +216,11 @@ impl Ctx<'_> {
         crate::profile::Profile::from_toml(&toml)?;
         let untold: Vec<String> = done.profile.notes.iter().filter(|n| !sink.told().contains(n)).cloned().collect();
         let mut records = sink.finish()?;
+        let judged_keys = |r: &Record| match r {
+            Record::Regret(r) => Some((**r).clone()),
+            _ => None,
+        };
+        let regret: Vec<RegretRecord> = records.iter().filter_map(judged_keys).collect();
         let drift = made.as_ref().map(|made| check::drift(made, &done.profile));
         match (a.output.as_deref(), a.common.json.as_deref(), &drift) {
             (Some(path), ..) => output::file(path, &toml)?,
@@ -220,7 +232,6 @@ impl Ctx<'_> {
             }
         }
         records.extend(drift.iter().flatten().cloned().map(|r| Record::Threshold(Box::new(r))));
-        plot(a.plot.as_deref(), Picture::Calibrate, &records)?;
         // A finding, which nobody asked to be quiet about.
         refused.iter().filter(|_| a.common.quiet).for_each(|(line, _)| output::talk(line));
         if !a.common.quiet {
@@ -253,11 +264,15 @@ impl Ctx<'_> {
             () if done.interrupted || cancel.raised() => super::INTERRUPTED,
             () if found || wrong || !refused.is_empty() => 1,
             () if drift.is_some() => drift.as_deref().map_or(0, check::exit_code),
-            () if unclear || (a.regret && regret.is_empty()) => 4,
+            () if unjudged.is_some() => unjudged.as_ref().map_or(5, super::exit_code),
+            () if unclear || (a.regret && regret.is_empty()) || done.nothing() => 4,
             () => 0,
         };
+        // What was measured is told whether there is a picture of it or not.
+        let drawn = plot(a.plot.as_deref(), Picture::Calibrate, &records);
         let doc = self.document(infos, absent, records, done.complete, code);
         self.write_json(a.common.json.as_deref(), &doc)?;
+        drawn?;
         Ok(code)
     }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use crate::base::record::ThresholdRecord;
 use crate::base::{Code, DeviceInfo, Error, Result};
 use crate::device::probe::Rig;
+use crate::op;
 use crate::profile::{self, CPU_AUTO, Fit, Host, Kind, Profile, Verdict, diff};
 
 use super::args;
@@ -26,8 +27,10 @@ pub(super) fn checked(a: &args::Calibrate) -> Result<Option<Profile>> {
 
 /// The command as the profile was made, where it says nothing else.
 pub(super) fn as_made(a: &args::Calibrate, made: &Profile) -> Result<args::Calibrate> {
+    // A program's own functions cannot be called from here: their keys stay unknown.
+    let known = |e: &&profile::Entry| op::find(&e.op).is_ok();
     let all = |of: fn(&profile::Entry) -> &str| -> Vec<String> {
-        let words: BTreeSet<&str> = made.entries.iter().map(of).collect();
+        let words: BTreeSet<&str> = made.entries.iter().filter(known).map(of).collect();
         words.into_iter().map(str::to_string).collect()
     };
     let mut a = a.clone();
@@ -37,7 +40,7 @@ pub(super) fn as_made(a: &args::Calibrate, made: &Profile) -> Result<args::Calib
     a.residency = a.residency.or_else(|| list(all(|e| &e.residency)));
     a.common.device = a.common.device.or_else(|| list(all(|e| &e.device)));
     if a.common.threads.is_empty() {
-        let counts: BTreeSet<usize> = made.entries.iter().map(|e| e.threads as usize).collect();
+        let counts: BTreeSet<usize> = made.entries.iter().filter(known).map(|e| e.threads as usize).collect();
         a.common.threads = counts.into_iter().collect();
     }
     if a.cpu_variant.is_none() {

@@ -120,7 +120,8 @@ pub(super) fn seconds(name: &str, text: &str) -> Result<f64> {
         "h" => number * 3600.0,
         _ => return Err(bad()),
     };
-    if v > 0.0 && v.is_finite() { Ok(v) } else { Err(bad()) }
+    // A century, in seconds: no clock here counts further.
+    if v > 0.0 && v <= 3.2e9 { Ok(v) } else { Err(bad()) }
 }
 
 pub(super) fn host() -> Host {
@@ -326,7 +327,7 @@ impl Ctx<'_> {
         let mut summary = stress::run(&cfg, &stress::Exe::current()?, &mut sink, &cancel)?;
         summary.absent.retain(|row| !left_out.iter().any(|l| l.backend == row.backend && row.what == l.backend.name()));
         summary.absent.extend(left_out.iter().cloned());
-        let code = if summary.interrupted && summary.exit_code != 1 { super::INTERRUPTED } else { summary.exit_code };
+        let code = summary.exit_code;
         sink.print(&summary.line());
         let doc = sink.finish(self, summary, code)?;
         self.write_json(a.common.json.as_deref(), &doc)?;
@@ -339,10 +340,17 @@ impl Ctx<'_> {
 pub(super) fn plot(path: Option<&str>, what: Picture, records: &[Record]) -> Result<()> {
     let Some(path) = path else { return Ok(()) };
     let format = report::plot::Format::of(path)?;
-    let bytes = match what {
+    let drawn = match what {
         Picture::Bench => report::plot::bench(records, format)?,
         Picture::Calibrate => report::plot::calibrate(records, format)?,
     };
+    let Some((bytes, left_out)) = drawn else {
+        output::talk(&format!("no picture {path}: nothing was measured that could be drawn"));
+        return Ok(());
+    };
+    if left_out > 0 {
+        output::talk(&format!("{path}: {left_out} more keys have no place in one picture; choose some with --op"));
+    }
     output::bytes(path, &bytes)
 }
 
@@ -381,7 +389,7 @@ mod tests {
         assert_eq!(seconds("--budget", "2m").unwrap(), 120.0);
         assert_eq!(seconds("--budget", "500ms").unwrap(), 0.5);
         assert_eq!(seconds("--budget", "3").unwrap(), 3.0);
-        for bad in ["", "s", "-1s", "0", "10 parsecs", "nan", "inf"] {
+        for bad in ["", "s", "-1s", "0", "10 parsecs", "nan", "inf", "99999999999999999999", "1e9h"] {
             assert!(seconds("--budget", bad).is_err(), "{bad}");
         }
     }

@@ -33,7 +33,20 @@ pub(super) fn file(path: &str, text: &str) -> Result<()> {
     bytes(path, text.as_bytes())
 }
 
-/// The same for what is no text.
+/// Refuses (`BadArgument`) a file that could not be written in the end, before hours are spent on what goes there.
+pub(super) fn check(path: &str) -> Result<()> {
+    let bad = |why: &str| Err(Error::new(Code::BadArgument, format!("{path}: {why}")));
+    let path_of = std::path::Path::new(path);
+    let folder = path_of.parent().filter(|p| !p.as_os_str().is_empty());
+    match () {
+        () if path == "-" => Ok(()),
+        () if path_of.is_dir() => bad("is a folder"),
+        () if folder.is_some_and(|f| !f.is_dir()) => bad("its folder does not exist"),
+        () => Ok(()),
+    }
+}
+
+/// As [`file`], of what is no text.
 pub(super) fn bytes(path: &str, text: &[u8]) -> Result<()> {
     let failed = |e: std::io::Error| Error::new(Code::Io, path.to_string()).caused_by(e);
     let part = format!("{path}.part-{}", std::process::id());

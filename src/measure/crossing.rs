@@ -65,6 +65,9 @@ pub struct Plan {
     pub grid: Vec<u64>,
     /// Processes that a verdict rests on, near the crossing, and at most.
     pub processes: [usize; 3],
+    /// Processes that measure near a crossing even where fewer make its interval narrow: those that begin later meet what a
+    /// machine did not do before.
+    pub later: usize,
     /// Upper over lower end of the interval that is narrow enough.
     pub narrow: f64,
     /// Most sizes around the crossing.
@@ -77,7 +80,34 @@ impl Plan {
     /// 3 processes, 5 near the crossing, at most 11; until the interval is within 1.10, or 15 sizes lie around it and each
     /// process visited them 36 times.
     pub fn new(grid: Vec<u64>) -> Self {
-        Plan { grid, processes: [3, 5, 11], narrow: 1.1, sizes: 15, visits: 36 }
+        Plan { grid, processes: [3, 5, 11], later: 0, narrow: 1.1, sizes: 15, visits: 36 }
+    }
+
+    /// For a first verdict, however wide its interval: one visit each by 5 of so many processes at most.
+    pub fn first(grid: Vec<u64>, most: usize) -> Self {
+        let plan = Plan::new(grid);
+        let most = most.min(plan.processes[1]);
+        Plan { visits: 1, ..plan.within(most) }
+    }
+
+    /// So many processes, all of which measure near a crossing.
+    pub fn of_all(grid: Vec<u64>, processes: usize) -> Self {
+        Plan { later: processes, ..Plan::new(grid).within(processes) }
+    }
+
+    fn within(self, most: usize) -> Self {
+        let [verdict, near, _] = self.processes;
+        Plan { processes: [verdict.min(most), near.min(most), most], ..self }
+    }
+
+    /// Parts of the time after the first verdicts.
+    pub const PARTS: usize = 6;
+
+    /// How many of so many processes measure in part 1, 2, ..., [`PARTS`](Self::PARTS) of that time: others join one after the
+    /// other, so that what a machine does for minutes is a difference between processes, too.
+    pub fn in_part(processes: usize, part: usize) -> usize {
+        let first = processes.min(Plan::new(Vec::new()).processes[1]);
+        first + ((processes - first) * part).div_ceil(Self::PARTS)
     }
 
     /// Whether more processes or visits might say more than this.
@@ -232,7 +262,7 @@ pub fn next(looks: &[Look], plan: &Plan, snap: &dyn Fn(u64) -> u64) -> Step {
 pub fn so_far(looks: &[Look], plan: &Plan, snap: &dyn Fn(u64) -> u64) -> Option<Outcome> {
     let [verdict, near, _] = plan.processes;
     // Nor are sizes added.
-    let enough = Plan { processes: [verdict, near, near], visits: 1, sizes: 0, ..plan.clone() };
+    let enough = Plan { processes: [verdict, near, near], later: 0, visits: 1, sizes: 0, ..plan.clone() };
     match next(looks, &enough, snap) {
         Step::Done(Outcome::Inconclusive(NOISE)) | Step::Measure { .. } => None,
         Step::Done(outcome) => Some(outcome),
@@ -315,7 +345,14 @@ fn around(looks: &[Look], plan: &Plan, snap: &dyn Fn(u64) -> u64, guess: f64, ha
         return Step::Measure { sizes: wanted, processes, visits: 1 };
     }
     let processes = inside.iter().map(|l| l.logs.len()).min().unwrap_or(0);
-    let visits = inside.iter().flat_map(|l| &l.visits[..processes]).copied().min().unwrap_or(1);
+    let of = |p: usize| inside.iter().map(|l| l.visits.get(p).copied().unwrap_or(0)).min().unwrap_or(0);
+    let visits = (0..processes).map(of).min().unwrap_or(0).max(1);
+    // Whoever joins visits as often as those before: a mean of fewer visits scatters more, and would seem to be apart.
+    let even = (0..processes).map(of).max().unwrap_or(0).max(1);
+    if processes < plan.later || plan.later > 0 && visits < even {
+        let sizes = inside.iter().map(|l| l.size).collect();
+        return Step::Measure { sizes, processes: processes.max(plan.later), visits: even };
+    }
     let Some(table) = Table::of(inside.iter().copied(), processes, plan.processes[1]) else {
         return Step::Done(Outcome::Inconclusive("too few sizes around the crossing"));
     };
@@ -354,7 +391,8 @@ fn around(looks: &[Look], plan: &Plan, snap: &dyn Fn(u64) -> u64, guess: f64, ha
                 return again(SPARE * ((ci[1] - ci[0]) / plan.narrow.ln()).powi(2));
             }
             let mut best = (root, ci);
-            if wide && clear && !common && processes <= plan.processes[1] {
+            let few = processes <= plan.processes[1].max(plan.later);
+            if wide && clear && !common && (few || plan.sizes == 0) {
                 let closer = Closer::of(&table, processes, best);
                 // Sizes of the first look would not be among those around the crossing.
                 let free = |s: &u64| !coarse(*s) && !looks.iter().any(|l| l.size == *s);
@@ -586,5 +624,82 @@ mod tests {
             assert_eq!(outcome, Outcome::Inconclusive(why));
             assert!(asked.iter().any(|(_, process, _)| *process == 10));
         }
+    }
+
+    /// Looks at everything that a plan asks for, with what was looked at before.
+    fn go_on(looks: &mut Vec<Look>, plan: &Plan, log_ratio: &dyn Fn(u64, usize) -> f64) -> Outcome {
+        loop {
+            let (sizes, processes) = match next(looks, plan, &|s| s) {
+                Step::Done(outcome) => return outcome,
+                Step::Measure { sizes, processes, .. } => (sizes, processes),
+            };
+            for size in sizes {
+                let had = looks.iter().find(|l| l.size == size).map_or(0, |l| l.logs.len());
+                let find = |p| vec![log_ratio(size, p)];
+                let visits: Vec<Vec<f64>> = (0..processes.max(had)).map(find).collect();
+                looks.retain(|l| l.size != size);
+                looks.push(Look::visited(size, visits.iter().map(Vec::as_slice)));
+            }
+            looks.sort_by_key(|l| l.size);
+        }
+    }
+
+    #[test]
+    fn processes_join_until_all_have_measured() {
+        let in_parts = |processes| (1..=Plan::PARTS).map(|p| Plan::in_part(processes, p)).collect::<Vec<_>>();
+        assert_eq!(in_parts(11), [6, 7, 8, 9, 10, 11]);
+        assert_eq!(in_parts(3), [3; 6]);
+        assert_eq!(in_parts(64), [15, 25, 35, 45, 55, 64]);
+    }
+
+    /// The first five processes agree, and the interval is narrow. What the machine does when the others join moves the crossing by
+    /// a third: all of them know.
+    #[test]
+    fn what_a_machine_does_later_counts() {
+        let grid = || grid((1000, 1 << 20));
+        let moved = |by: f64| {
+            move |size: u64, process: usize| {
+                log_ratio(size, process, if process < 5 { 40_000.0 } else { by * 40_000.0 })
+            }
+        };
+        for by in [1.0, 1.33] {
+            let mut looks = Vec::new();
+            let first = go_on(&mut looks, &Plan::first(grid(), 11), &moved(by));
+            let Outcome::Crossing { ci: [_, high], .. } = first else { panic!("{first:?}") };
+            assert!(high < 44_000 && !Plan::first(grid(), 11).wants_more(&first), "{first:?}");
+            for part in 1..=Plan::PARTS {
+                let plan = Plan { visits: 1, ..Plan::of_all(grid(), Plan::in_part(11, part)) };
+                let outcome = go_on(&mut looks, &plan, &moved(by));
+                let Outcome::Crossing { size, ci: [low, high], without } = outcome else { panic!("{outcome:?}") };
+                let near = looks.iter().filter(|l| l.logs.len() == 5 + part).count();
+                assert!(near >= FIRST_SIZES, "{near} sizes in {} processes", 5 + part);
+                if part == Plan::PARTS {
+                    assert_eq!(without, None);
+                    let middle = 40_000.0 * by.powf(6.0 / 11.0);
+                    assert!((0.97..1.03).contains(&(size as f64 / middle)), "{by}: {size}");
+                    assert_eq!(plan.wants_more(&outcome), by > 1.0, "{by}: {low} to {high}");
+                    assert!((low as f64) < middle && middle < high as f64, "{by}: {low} to {high}");
+                }
+            }
+        }
+    }
+
+    /// The time may end while a process has looked at some sizes only.
+    #[test]
+    fn what_is_known_stays_while_a_process_joins() {
+        let grid = || grid((1000, 1 << 20));
+        let mut looks = Vec::new();
+        let at = |size, process| log_ratio(size, process, 40_000.0);
+        let first = go_on(&mut looks, &Plan::first(grid(), 11), &at);
+        let plan = Plan::of_all(grid(), 6);
+        let Step::Measure { sizes, processes: 6, visits: 1 } = next(&looks, &plan, &|s| s) else {
+            panic!("a sixth process is to look")
+        };
+        let look = looks.iter_mut().find(|l| l.size == sizes[3]).unwrap();
+        *look = Look::visited(
+            look.size,
+            (0..6).map(|p| vec![at(sizes[3], p)]).collect::<Vec<_>>().iter().map(Vec::as_slice),
+        );
+        assert_eq!(so_far(&looks, &plan, &|s| s), Some(first));
     }
 }

@@ -62,15 +62,19 @@ fn apart(looks: &[&Look], processes: usize) -> Option<usize> {
         let off: Vec<f64> = looks.iter().zip(&others.y).map(|(l, y)| l.logs[one] - y).collect();
         let whole = mean(off.iter().copied());
         let scatter = off.iter().map(|o| (o - whole).powi(2)).sum::<f64>() / (n - 1.0);
+        // A mean of fewer visits than the others' scatters more.
+        let each =
+            |who: &[usize]| mean(looks.iter().flat_map(|l| who.iter().map(|i| 1.0 / l.visits[*i].max(1) as f64)));
+        let fewer = (each(&[one]) / each(&others.who)).max(1.0);
         // Others that agree by chance differ by their sizes' errors at least, and are no more of them for it.
-        let common = Variance { size: others.common.size.max(others.own.size / n), freedom: p - 2.0 };
+        let common = Variance { size: others.common.size.max(fewer * others.own.size / n), freedom: p - 2.0 };
         // A number has p - 1 times the variance of the others' mean, which has an error as well: p times in all.
-        let tail = |square: f64, freedom: f64, error: Variance| {
-            let times = square / (p * error.size.max(EXACT));
+        let tail = |square: f64, freedom: f64, error: Variance, fewer: f64| {
+            let times = square / (((p - 1.0) * fewer + 1.0) * error.size.max(EXACT));
             FisherSnedecor::new(freedom, error.freedom)
                 .map_or(1.0, |f| if times.is_finite() { f.sf(times) } else { 1.0 })
         };
-        Some((one, tail(whole * whole, 1.0, common).min(tail(scatter, n - 1.0, others.own))))
+        Some((one, tail(whole * whole, 1.0, common, 1.0).min(tail(scatter, n - 1.0, others.own, fewer))))
     };
     let (one, chance) = (0..processes).filter_map(chance).min_by(|a, b| a.1.total_cmp(&b.1))?;
     // Two ways to be apart for each process.

@@ -335,10 +335,19 @@ struct Key<'a> {
     times: &'a dyn Fn(u64) -> (f64, f64),
 }
 
+/// `OTHER=1`, `2`, ...: other machines and other noise, to see whether what holds for these holds for others.
+fn other() -> u64 {
+    std::env::var("OTHER").map_or(0, |n| n.parse().expect("a number"))
+}
+
 /// One synthetic calibration by the job's own rules and numbers of pairs; also how many calls it timed.
 fn synthetic(key: &Key<'_>, noise: Noise, run: u64) -> (Outcome, u64) {
-    let rng = Philox::new(0x5EED ^ run.wrapping_mul(0x9E37_79B9_7F4A_7C15));
-    let plan = Plan::new(crossing::grid(key.range));
+    let rng = Philox::new(0x5EED ^ (other() << 40) ^ run.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    let most = CalibrateConfig::PROCESSES;
+    let grid = || crossing::grid(key.range);
+    let later = (1..=Plan::PARTS).map(|part| Plan::of_all(grid(), Plan::in_part(most, part)));
+    let mut plans = std::iter::once(Plan::first(grid(), most)).chain(later);
+    let mut plan = plans.next().unwrap();
     // Of each size and process what its visits found.
     let (mut found, mut done, mut calls) = (BTreeMap::<u64, Vec<Vec<f64>>>::new(), 0u64, 0);
     let throttled_from = if noise.throttled { rng.u64(7, 0) % 40 } else { u64::MAX };
@@ -346,26 +355,35 @@ fn synthetic(key: &Key<'_>, noise: Noise, run: u64) -> (Outcome, u64) {
         let all = |(size, processes): (&u64, &Vec<Vec<f64>>)| Look::visited(*size, processes.iter().map(Vec::as_slice));
         let looks: Vec<Look> = found.iter().map(all).collect();
         let (sizes, processes, visits) = match crossing::next(&looks, &plan, &|size| size) {
-            Step::Done(outcome) => return (outcome, calls),
+            Step::Done(outcome) => match plans.next() {
+                None => return (outcome, calls),
+                Some(next) => {
+                    plan = next;
+                    continue;
+                }
+            },
             Step::Measure { sizes, processes, visits } => (sizes, processes, visits),
         };
         let before = done;
-        for size in sizes {
+        let had = |size: &u64, p: usize| found.get(size).and_then(|at| at.get(p)).map_or(0, Vec::len);
+        // As the job does: whose turn it is, and another look at the plan once its process has looked at all sizes.
+        let turns = sizes.iter().flat_map(|s| (0..processes).map(move |p| (*s, p)));
+        let turn = turns.filter(|(s, p)| had(s, *p) < visits).map(|(s, p)| (had(&s, p), p)).min();
+        let Some((visit, process)) = turn else { panic!("asks for nothing new: {looks:?}") };
+        for size in sizes.into_iter().filter(|s| had(s, process) == visit).collect::<Vec<_>>() {
             let at = found.entry(size).or_default();
-            at.resize(processes.max(at.len()), Vec::new());
-            for process in (0..processes).flat_map(|p| (at[p].len()..visits).map(move |_| p)).collect::<Vec<_>>() {
-                let pairs = if processes == 1 { 7 } else { 3 };
-                let (cpu, gpu) = (key.times)(size);
-                let offset = noise.process * rng.normal(1, process as u64);
-                let slow = if process == 1 && done >= throttled_from { 1.5 } else { 1.0 };
-                let series = |side: u64, t: f64| -> Vec<f64> {
-                    (0..pairs).map(|i| t * (noise.sample * rng.normal(100 + 2 * done + side, i)).exp()).collect()
-                };
-                let visit = noise.visit * rng.normal(2, done);
-                at[process].push(crossing::log_ratio(&series(0, cpu), &series(1, gpu * slow * (offset + visit).exp())));
-                done += 1;
-                calls += 2 * pairs;
-            }
+            at.resize(at.len().max(process + 1), Vec::new());
+            let pairs = if processes == 1 { 7 } else { 3 };
+            let (cpu, gpu) = (key.times)(size);
+            let offset = noise.process * rng.normal(1, process as u64);
+            let slow = if process == 1 && done >= throttled_from { 1.5 } else { 1.0 };
+            let series = |side: u64, t: f64| -> Vec<f64> {
+                (0..pairs).map(|i| t * (noise.sample * rng.normal(100 + 2 * done + side, i)).exp()).collect()
+            };
+            let moved = noise.visit * rng.normal(2, done);
+            at[process].push(crossing::log_ratio(&series(0, cpu), &series(1, gpu * slow * (offset + moved).exp())));
+            done += 1;
+            calls += 2 * pairs;
         }
         assert!(done > before && done < 12_000, "asks for nothing new or has no end: {looks:?}");
     }
@@ -408,7 +426,7 @@ fn true_crossing(key: &Key<'_>) -> Option<u64> {
 
 /// Simulated machines: the presets with launches, rates and links drawn anew, and the sizes around where they cross.
 fn machines() -> Vec<(String, Spec, &'static OpDesc, Residency)> {
-    let rng = Philox::new(404);
+    let rng = Philox::new(404 + other());
     let mut out = Vec::new();
     for i in 0..120u64 {
         let preset = ["h200", "laptop"][(i % 2) as usize];

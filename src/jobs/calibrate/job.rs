@@ -13,7 +13,7 @@ use crate::jobs::look::Looker;
 use crate::kernel;
 use crate::measure::Residency;
 use crate::measure::crossing::Outcome;
-use crate::op::{Family, OpDesc, Unit};
+use crate::op::{Family, OpDesc};
 use crate::profile::model::{Curve, Sample};
 use crate::profile::{self, CPU_AUTO, Entry, Profile, Verdict};
 
@@ -65,7 +65,7 @@ impl More {
     pub(super) fn doing(self) -> &'static str {
         match self {
             More::Decide(Depth::First) => "crossing of ",
-            More::Decide(Depth::Full) => "a narrower crossing of ",
+            More::Decide(Depth::Full(_)) => "a narrower crossing of ",
             More::Larger => "larger sizes of ",
             More::Shapes => "other shapes of ",
         }
@@ -75,7 +75,8 @@ impl More {
     pub(super) fn helps(self, swept: &Swept) -> bool {
         !swept.stopped()
             && match self {
-                More::Decide(_) => swept.undecided,
+                More::Decide(Depth::First) => swept.undecided,
+                More::Decide(Depth::Full(_)) => swept.is_open(),
                 More::Larger => swept.cut_short,
                 More::Shapes => true,
             }
@@ -83,12 +84,14 @@ impl More {
 }
 
 pub(super) struct Job<'a> {
-    cfg: &'a CalibrateConfig,
+    pub(super) cfg: &'a CalibrateConfig,
     rig: &'a Rig,
     pub(super) profile: Profile,
     /// With the number of the group: groups are judged in another order than they were asked for.
     records: Vec<(usize, CalibrateRecord)>,
     entries: Vec<(usize, Entry)>,
+    /// Keys whose time was spent before they were known.
+    spent: Vec<Entry>,
     unmeasured: u64,
     /// Decided keys whose larger sizes were left out.
     cut: u64,
@@ -147,6 +150,7 @@ impl<'a> Job<'a> {
             profile,
             records: Vec::new(),
             entries: Vec::new(),
+            spent: Vec::new(),
             unmeasured: 0,
             cut: 0,
             without_curve: 0,
@@ -214,8 +218,7 @@ impl<'a> Job<'a> {
 
     pub(super) fn groups<'d>(&self, devices: &'d [Runner]) -> Vec<Group<'d>> {
         let mut groups = Vec::new();
-        let mut ops: Vec<_> =
-            self.cfg.ops.iter().filter(|op| !matches!(op.unit, Unit::Bytes | Unit::Calls | Unit::Flops)).collect();
+        let mut ops: Vec<_> = self.cfg.ops.iter().filter(|op| super::can(op, &self.cfg.dtypes)).collect();
         // The more arithmetic for each byte, the more a device gains, and the more is lost if the budget ends before.
         ops.sort_by(|a, b| intensity(b).total_cmp(&intensity(a)));
         for op in ops {
@@ -375,7 +378,7 @@ impl<'a> Job<'a> {
 
     /// What the curves of a swept group rest on, one per residency; nothing where a device went wrong.
     pub(super) fn samples(&self, g: &Group<'_>, swept: &Swept) -> Result<Vec<(Vec<Sample>, bool)>> {
-        let residencies = if swept.stopped() { 0 } else { self.offered(g).len() };
+        let residencies = if swept.is_void() { 0 } else { self.offered(g).len() };
         let cancel = Cancel::default();
         let sweep = self.sweep(g, 0.0, &cancel);
         (0..residencies).map(|which| sweep.samples(swept, which)).collect()
@@ -396,20 +399,22 @@ impl<'a> Job<'a> {
             self.without(g, Verdict::Unsafe, &format!("wrong result: {why}"), sink);
             return Ok(());
         }
-        if let Some(e) = swept.error {
+        if let Some(e) = swept.error.as_ref().filter(|_| swept.is_void()) {
             self.without(g, Verdict::Unmeasured, &e.to_string(), sink);
             return Ok(());
         }
+        let ended = swept.error.as_ref().map(|e| format!("measuring it ended with an error: {e}"));
         let slowed = self.slowed.reason(g.number, g.runner.device().info(), self.offered(g).len());
         let found = self.sweep(g, 0.0, &Cancel::default()).found(&swept)?;
         for ((residency, found), curve) in self.offered(g).to_vec().into_iter().zip(found).zip(curves) {
             let sizes: Vec<u64> = found.points.iter().map(|p| p.size).collect();
+            let spent = matches!(found.outcome, Outcome::Inconclusive(SPENT));
             let mut decision = match found.outcome {
                 // More time would tell; who resumes it has that.
                 Outcome::Inconclusive(SPENT) if self.interrupted => Decision::none(Verdict::Unmeasured, INTERRUPTED),
                 outcome => decide::decide(&outcome, &sizes, self.cfg.margin),
             };
-            for more in found.cut.iter().chain(&slowed) {
+            for more in found.cut.iter().chain(&slowed).chain(&ended) {
                 decision.reason.push_str(&format!("; {more}"));
             }
             if sizes.is_empty() {
@@ -419,6 +424,9 @@ impl<'a> Job<'a> {
             self.cut += u64::from(found.cut.is_some() && super::is_decided(&record.verdict));
             record.kernel = swept.kernel.clone();
             record.points = found.points;
+            if spent {
+                self.spent.push(Entry::from(&record));
+            }
             self.push(g, record, curve, true, sink);
         }
         Ok(())
@@ -509,7 +517,12 @@ impl<'a> Job<'a> {
             self.profile.partial = true;
         }
         if let Some(earlier) = &self.cfg.earlier {
-            earlier::add(&mut self.profile, earlier);
+            let stay = earlier::add(&mut self.profile, earlier, &self.spent);
+            if stay > 0 {
+                self.profile
+                    .notes
+                    .push(format!("{stay} keys stay as they were: the budget was spent before they were known"));
+            }
         }
         Calibrated {
             profile: self.profile,

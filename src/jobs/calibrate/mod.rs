@@ -29,9 +29,10 @@ use crate::engine::trials::Finding;
 use crate::jobs::look::{Crew, Here, Looker};
 use crate::jobs::workers::Start;
 use crate::measure::Residency;
-use crate::op::{Family, OpDesc};
+use crate::measure::crossing::Plan;
+use crate::op::{Family, OpDesc, Unit};
 use crate::profile::model::{Curve, Sample, fit};
-use crate::profile::{Profile, ProfileDevice, Verdict};
+use crate::profile::{Entry, Profile, ProfileDevice, Verdict};
 
 use job::{Group, Job, More, groups_of};
 use machine::transfer;
@@ -107,6 +108,17 @@ impl Calibrated {
         self.records.iter().filter(|r| is_decided(&r.verdict)).count()
     }
 
+    /// True if there were keys, and none was measured.
+    pub fn nothing(&self) -> bool {
+        !self.records.is_empty() && self.records.iter().all(|r| r.verdict == Verdict::Unmeasured.name())
+    }
+
+    /// The profile with the keys that were measured now, and no others.
+    pub fn measured_now(&self) -> Profile {
+        let own: Vec<Entry> = self.records.iter().map(Entry::from).collect();
+        earlier::only(&self.profile, &own)
+    }
+
     /// The same as a line for people.
     pub fn summary(&self) -> String {
         let part = match self.cut {
@@ -115,6 +127,11 @@ impl Calibrated {
         };
         format!("{} of {} keys decided{part}", self.decided(), self.records.len())
     }
+}
+
+/// Whether an op has keys of these dtypes: micro ops have no CPU side.
+pub fn can(op: &OpDesc, dtypes: &[DType]) -> bool {
+    !matches!(op.unit, Unit::Bytes | Unit::Calls | Unit::Flops) && dtypes.iter().any(|d| op.dtypes.contains(d))
 }
 
 fn is_decided(verdict: &str) -> bool {
@@ -269,7 +286,7 @@ const APART: f64 = 0.25;
 const OPEN: f64 = 4.0;
 
 /// Looks that a group alone is to have time for: a crossing takes about half as many, at least.
-const LOOKS: f64 = 100.0;
+const LOOKS: f64 = 200.0;
 
 /// Share of the time that is kept for shapes besides the sweeps, once the verdicts are known.
 const SHAPES: f64 = 0.25;
@@ -332,22 +349,31 @@ fn calibrate_block(
             all.extend(job.group(group, share, looker, sink, cancel)?.map(|swept| (group, swept)));
             done += 1;
         }
-        turns(job, More::Decide(Depth::First), &span, &mut all[from..], looker, sink, cancel)?;
+        let apart = apart(span.left());
+        turns(job, (More::Decide(Depth::First), apart), &span, &mut all[from..], looker, sink, cancel)?;
     }
     // Where the winner changes, larger sizes hardly change the place of a call.
     let (mut all, mut others): (Vec<_>, Vec<_>) = all.into_iter().partition(|(_, s)| s.crosses());
     larger(job, (&deciding, LARGER[0]), &mut others, looker, sink, cancel)?;
     all.append(&mut others);
     // What the others did not need goes to those that it was not enough for.
-    turns(job, More::Decide(Depth::Full), &deciding, &mut all, looker, sink, cancel)?;
-    let (mut some, mut others): (Vec<_>, Vec<_>) = all.into_iter().partition(|(_, s)| s.crosses());
-    turns(job, More::Shapes, span, &mut some, looker, sink, cancel)?;
-    some.append(&mut others);
-    let mut all = some;
-    larger(job, (span, LARGER[1]), &mut all, looker, sink, cancel)?;
-    // Where the winner never changes, a curve decides little.
-    turns(job, More::Shapes, span, &mut all, looker, sink, cancel)?;
-    turns(job, More::Decide(Depth::Full), span, &mut all, looker, sink, cancel)?;
+    let (begin, left) = (span.clock.now(), span.left());
+    let share = if left > 0.0 { deciding.left() / left } else { 0.0 };
+    let apart = apart(left);
+    for part in 1..=Plan::PARTS {
+        let depth = Depth::Full(Plan::in_part(job.cfg.processes, part));
+        let span = Span { end: begin + left * part as f64 / Plan::PARTS as f64, ..*span };
+        let deciding = Span { end: span.clock.now() + share * span.left(), ..span };
+        turns(job, (More::Decide(depth), apart), &deciding, &mut all, looker, sink, cancel)?;
+        let (mut some, mut others): (Vec<_>, Vec<_>) = all.into_iter().partition(|(_, s)| s.crosses());
+        turns(job, (More::Shapes, apart), &span, &mut some, looker, sink, cancel)?;
+        some.append(&mut others);
+        all = some;
+        larger(job, (&span, LARGER[1]), &mut all, looker, sink, cancel)?;
+        // Where the winner never changes, a curve decides little.
+        turns(job, (More::Shapes, apart), &span, &mut all, looker, sink, cancel)?;
+        turns(job, (More::Decide(depth), apart), &span, &mut all, looker, sink, cancel)?;
+    }
     let work: Vec<_> = all.iter().map(|(g, s)| Ok((job.samples(g, s)?, s.crosses()))).collect::<Result<_>>()?;
     let (curves, left_out) = fits(work, whole, cancel);
     job.without_curve += left_out;
@@ -367,8 +393,14 @@ fn larger(
     cancel: &Cancel,
 ) -> Result<()> {
     let some = Span { end: span.clock.now() + share * span.left(), ..*span };
-    turns(job, More::Larger, &some, all, looker, sink, cancel)?;
-    turns(job, More::Decide(Depth::First), span, all, looker, sink, cancel)
+    let apart = apart(some.left());
+    turns(job, (More::Larger, apart), &some, all, looker, sink, cancel)?;
+    turns(job, (More::Decide(Depth::First), apart), span, all, looker, sink, cancel)
+}
+
+/// Seconds between the looks of a group: [`APART`], or less where so much time is too short for that.
+fn apart(time: f64) -> f64 {
+    APART.min(time / LOOKS)
 }
 
 fn at(what: &str, group: &Group<'_>, done: usize, total: usize) -> Progress {
@@ -386,17 +418,16 @@ fn at(what: &str, group: &Group<'_>, done: usize, total: usize) -> Progress {
 }
 
 /// Groups look one after the other, one look at a time, whoever has had the least time next, until none waits any more or
-/// the time is up. Looks of one group lie [`APART`], or closer where the time is too short for that.
+/// the time is up. Looks of one group lie so many seconds apart.
 fn turns(
     job: &mut Job<'_>,
-    how: More,
+    (how, apart): (More, f64),
     span: &Span<'_>,
     all: &mut [(&Group<'_>, Swept)],
     looker: &mut dyn Looker,
     sink: &mut dyn Sink,
     cancel: &Cancel,
 ) -> Result<()> {
-    let apart = APART.min(span.left() / LOOKS);
     // Which, the time it had, and when it may look again.
     let mut queue: Vec<(usize, f64, f64)> =
         (0..all.len()).filter(|i| how.helps(&all[*i].1)).map(|i| (i, 0.0, 0.0)).collect();
@@ -415,7 +446,7 @@ fn turns(
         job.go_on((*group, how), swept, share, looker, cancel)?;
         if swept.waits {
             let end = span.clock.now();
-            let counts = if how == More::Decide(Depth::Full) && !swept.crosses() { OPEN } else { 1.0 };
+            let counts = if matches!(how, More::Decide(Depth::Full(_))) && !swept.crosses() { OPEN } else { 1.0 };
             queue.push((i, had + counts * (end - now), end + apart));
         }
     }
@@ -472,7 +503,8 @@ pub fn joined(parts: Vec<Calibrated>) -> Result<Calibrated> {
     let none = || Error::new(Code::BadArgument, "no calibration to join");
     let mut all = parts.next().ok_or_else(none)?;
     for part in parts {
-        earlier::add(&mut all.profile, &part.profile);
+        let own: Vec<Entry> = part.records.iter().map(Entry::from).collect();
+        earlier::join(&mut all.profile, &part.profile, &own);
         all.profile.partial |= part.profile.partial;
         for note in part.profile.notes {
             if !all.profile.notes.contains(&note) {

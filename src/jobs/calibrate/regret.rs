@@ -65,6 +65,8 @@ impl RegretConfig {
 const ALLOWED: f64 = 0.01;
 
 /// Judges a profile in this process; each rig is a process. At least one.
+///
+/// Errors: the first one that a key met, once all others are judged and recorded; `Cancelled` at once.
 pub fn run_in(
     cfg: &RegretConfig,
     profile: &Profile,
@@ -120,30 +122,66 @@ fn run_with(
     let end = clock.now() + cfg.budget.as_secs_f64();
     let groups = groups(profile);
     let keys: usize = groups.iter().map(Vec::len).sum();
-    let mut records = Vec::new();
+    let (mut records, mut failed) = (Vec::new(), None);
     for (done, group) in groups.iter().enumerate() {
         let entry = group[0];
-        let op = op::find(&entry.op)?;
-        let dtype: DType = entry.dtype.parse()?;
-        let device = profile.devices.iter().find(|d| d.uid == entry.device);
-        let device = device.map(|d| d.id.clone()).ok_or_else(|| {
-            Error::new(Code::ProfileParse, format!("device '{}' of {} is not listed", entry.device, entry.op))
-        })?;
         sink.progress(&Progress {
-            doing: format!("regret of {} {} {} on {device}", op.name, dtype, entry.family),
+            doing: format!("regret of {} {} {}", entry.op, entry.dtype, entry.family),
             done: done as u64,
             total: Some(groups.len() as u64),
         });
         let share = (end - clock.now()).max(0.0) / (groups.len() - done) as f64;
+        let judge = Judge { cfg, profile, assumed: &assumed, clock: clock.as_ref(), end: clock.now() + share, cancel };
+        match judge.group(group, keys, looker, sink) {
+            Ok(some) => {
+                some.iter().for_each(|r| sink.record(&Record::Regret(Box::new(r.clone()))));
+                records.extend(some);
+            }
+            Err(e) if e.code() == Code::Cancelled => return Err(e),
+            // The other keys can be judged.
+            Err(e) => {
+                sink.note(&format!("regret of {} {} {}: {e}", entry.op, entry.dtype, entry.family));
+                failed.get_or_insert(e);
+            }
+        }
+    }
+    failed.map_or(Ok(records), Err)
+}
+
+/// What judges keys that differ by residency only.
+struct Judge<'a> {
+    cfg: &'a RegretConfig,
+    profile: &'a Profile,
+    assumed: &'a Profile,
+    clock: &'a dyn Clock,
+    end: f64,
+    cancel: &'a Cancel,
+}
+
+impl Judge<'_> {
+    fn group(
+        &self,
+        group: &[&Entry],
+        keys: usize,
+        looker: &mut dyn Looker,
+        sink: &mut dyn Sink,
+    ) -> Result<Vec<RegretRecord>> {
+        let (cfg, entry) = (self.cfg, group[0]);
+        let op = op::find(&entry.op)?;
+        let dtype: DType = entry.dtype.parse()?;
+        let device = self.profile.devices.iter().find(|d| d.uid == entry.device);
+        let device = device.map(|d| d.id.clone()).ok_or_else(|| {
+            Error::new(Code::ProfileParse, format!("device '{}' of {} is not listed", entry.device, entry.op))
+        })?;
         let mut timer = Timer {
             cfg,
             op,
             device: &device,
             residencies: group.iter().map(|e| e.residency.parse()).collect::<Result<_>>()?,
-            clock: clock.as_ref(),
-            end: clock.now() + share,
+            clock: self.clock,
+            end: self.end,
             looker,
-            cancel,
+            cancel: self.cancel,
             left_out: 0,
             calls: 0,
         };
@@ -162,6 +200,7 @@ fn run_with(
         let dense = timer.all(dense, 1.0)?;
         let dense_calls = timer.calls - dense_from;
         let left_out = timer.left_out;
+        let mut records = Vec::new();
         for (which, entry) in group.iter().enumerate() {
             if timed.is_empty() {
                 sink.note(&format!(
@@ -170,7 +209,8 @@ fn run_with(
                 ));
                 continue;
             }
-            let subject = Subject { entry, op, rule: profile.rule, assumed: &assumed, shapes: of(&timed, which) };
+            let (rule, assumed) = (self.profile.rule, self.assumed);
+            let subject = Subject { entry, op, rule, assumed, shapes: of(&timed, which) };
             let dense = RegretDense {
                 sizes: dense.len() as u64,
                 smallest: dense.iter().map(|t| t.size).min(),
@@ -179,11 +219,10 @@ fn run_with(
             };
             let mut record = subject.record(&device, dtype, dense, left_out, keys);
             record.processes = cfg.processes as u64;
-            sink.record(&Record::Regret(Box::new(record.clone())));
             records.push(record);
         }
+        Ok(records)
     }
-    Ok(records)
 }
 
 /// Sizes of the sweep, equal factors apart.

@@ -40,9 +40,6 @@ const NEXT: f64 = 0.5;
 /// Share of the time for other shapes that one of them may take, as [`POINT`].
 const OTHER: f64 = 0.2;
 
-/// Most processes of the first verdict.
-const FIRST: usize = 5;
-
 /// Why larger sizes are missing whose turn did not come.
 const NO_TIME: &str = "the budget was spent";
 
@@ -58,8 +55,8 @@ pub(super) const SPENT: &str = "the budget was spent before it was known";
 pub(super) enum Depth {
     /// A verdict, however wide its interval.
     First,
-    /// Until the interval is narrow or nothing helps.
-    Full,
+    /// Until the interval is narrow or nothing helps, and so many processes have measured near a crossing.
+    Full(usize),
 }
 
 /// What is swept.
@@ -132,6 +129,18 @@ impl Swept {
     /// True if a device went wrong.
     pub(super) fn stopped(&self) -> bool {
         self.wrong.is_some() || self.error.is_some()
+    }
+
+    /// True if nothing that was measured counts: a result was wrong, or an error came before any verdict.
+    pub(super) fn is_void(&self) -> bool {
+        let known = self.outcomes.iter().any(|(o, _)| !matches!(o, Outcome::Inconclusive(_)));
+        self.wrong.is_some() || self.error.is_some() && !known
+    }
+
+    /// True if a residency's winner changes once, or nobody knows: more looks may tell more.
+    pub(super) fn is_open(&self) -> bool {
+        use Outcome::{Crossing, Inconclusive};
+        self.undecided || self.outcomes.iter().any(|(o, _)| matches!(o, Crossing { .. } | Inconclusive(_)))
     }
 
     /// True if the winner changes in a residency, or may where calls take little: without a curve the CPU would make them all.
@@ -228,7 +237,11 @@ impl Sweep<'_> {
     /// Looks once more for the crossings, as deeply as that.
     pub(super) fn turn(&self, looker: &mut dyn Looker, swept: &mut Swept, depth: Depth) -> Result<()> {
         let mut running = Running::new(self, looker, POINT, swept);
-        running.out.outcomes = running.decide(depth)?;
+        let known = running.decide(depth)?;
+        // An error takes nothing back that was known before.
+        if !running.out.stopped() {
+            running.out.outcomes = known;
+        }
         running.done()
     }
 
@@ -412,12 +425,11 @@ impl<'s, 'a> Running<'s, 'a> {
     }
 
     fn plan(&self, depth: Depth) -> Plan {
-        let plan = Plan::new(self.out.state.grid.clone());
-        let (most, visits) = match depth {
-            Depth::First => (FIRST.min(self.sweep.processes), 1),
-            Depth::Full => (self.sweep.processes, plan.visits),
-        };
-        Plan { processes: [3.min(most), 5.min(most), most], visits, ..plan }
+        let grid = self.out.state.grid.clone();
+        match depth {
+            Depth::First => Plan::first(grid, self.sweep.processes),
+            Depth::Full(processes) => Plan::of_all(grid, processes),
+        }
     }
 
     /// What is known of a residency so far, however wide its interval: of all sizes of the first look, or of as many as there was
@@ -629,5 +641,62 @@ mod tests {
             assert!(looks(next) * 1.4 > part, "{budget_s}: {largest}");
             assert!(swept.cut_short && swept.cut.is_some());
         }
+    }
+
+    /// A device that wins from 40,000 elements on, until a worker dies.
+    struct Dying(usize);
+
+    impl Looker for Dying {
+        fn look(&mut self, order: &Order, process: usize, _: &Cancel) -> Result<Option<Timed>> {
+            self.0 = self.0.saturating_sub(1);
+            if self.0 == 0 {
+                return Err(Error::new(Code::WorkerCrashed, "killed"));
+            }
+            let n = case::parse(&order.case)?.dim("n") as f64;
+            let (cpu, device) = (n * 1e-9, 4e-5 * (1.0 + 1e-3 * process as f64));
+            let (cpu, devices) = (vec![cpu; order.pairs], vec![vec![device; order.pairs]]);
+            Ok(Some(Timed { cpu, devices, calls: 6, kernel: String::new(), wrong: None, made_s: 0.0 }))
+        }
+    }
+
+    #[test]
+    fn an_error_takes_no_verdict_back() {
+        let (op, clock) = (op::find("exp").unwrap(), Arc::new(VirtualClock::new()));
+        let cancel = Cancel::new();
+        let sweep = Sweep {
+            op,
+            dtype: DType::F32,
+            family: &op.families[0],
+            range: (1024, 1 << 20),
+            device: "sim:none",
+            residencies: &[Residency::Resident],
+            processes: 11,
+            clock: Arc::clone(&clock) as Arc<dyn Clock>,
+            budget_s: 100.0,
+            seed: 1,
+            cancel: &cancel,
+        };
+        let run = |looks: usize| {
+            let (mut swept, mut looker) = (Swept::default(), Dying(looks));
+            sweep.begin(&mut looker, &mut swept).unwrap();
+            for depth in [Depth::First, Depth::Full(6), Depth::Full(11)] {
+                swept.waits = !swept.stopped();
+                while swept.waits {
+                    sweep.turn(&mut looker, &mut swept, depth).unwrap();
+                }
+            }
+            swept
+        };
+        let whole = run(usize::MAX);
+        assert!(matches!(whole.outcomes[0].0, Outcome::Crossing { .. }) && !whole.is_void(), "{:?}", whole.outcomes);
+        let sizes: Vec<usize> = whole.state.series[0].values().map(Vec::len).filter(|n| *n == 11).collect();
+        assert!(sizes.len() >= 7, "eleven processes at the crossing: {:?}", whole.state.series[0].keys());
+        // After the first verdict, and before.
+        let late = run(80);
+        assert!(late.stopped() && !late.is_void(), "{:?}", late.error);
+        assert!(matches!(late.outcomes[0].0, Outcome::Crossing { .. }), "{:?}", late.outcomes);
+        assert!(matches!(sweep.found(&late).unwrap()[0].outcome, Outcome::Crossing { .. }));
+        let early = run(12);
+        assert!(early.stopped() && early.is_void(), "{:?}", early.outcomes);
     }
 }

@@ -100,8 +100,8 @@ struct Row<'w> {
     residency: Residency,
     /// By process; shorter where the budget ended.
     timed: Vec<Timed>,
-    /// Why a device cannot take it, or is wrong, if so.
-    refused: Option<String>,
+    /// By device: why it cannot take it, or that it is wrong, if so.
+    refused: Vec<Option<String>>,
     wrong: bool,
 }
 
@@ -125,7 +125,7 @@ fn judge(
         let op = op::find(recorded.case.op)?;
         if !matches!(op.unit, Unit::Bytes | Unit::Calls) {
             let residency = recorded.residency.parse()?;
-            rows.push(Row { recorded, op, residency, timed: Vec::new(), refused: None, wrong: false });
+            rows.push(Row { recorded, op, residency, timed: Vec::new(), refused: Vec::new(), wrong: false });
         }
     }
     if rows.is_empty() {
@@ -150,7 +150,7 @@ fn judge(
             if left <= 0.0 || cancel.raised() {
                 break;
             }
-            time(cfg, row, &devices, left / (total - done as u64) as f64, timer, cancel)?;
+            time(cfg.processes.min(PROCESSES), row, &devices, left / (total - done as u64) as f64, timer, cancel);
         }
     }
     let record = curves.answer(cfg, &rows, rig);
@@ -187,41 +187,74 @@ fn keys(cfg: &CalibrateConfig, rows: &[Row<'_>], calibrate: Calibrate<'_>, sink:
     calibrate::joined(parts)
 }
 
-/// Times one row in all processes within `budget_s`, as many as it holds.
+/// Times one row in all processes within `budget_s`, as many as it holds, on the CPU and each device that takes it.
 fn time(
-    cfg: &CalibrateConfig,
+    processes: usize,
     row: &mut Row<'_>,
     devices: &[String],
     budget_s: f64,
     timer: &mut dyn Looker,
     cancel: &Cancel,
-) -> Result<()> {
-    let processes = cfg.processes.min(PROCESSES);
-    let order = Order {
+) {
+    row.refused.resize(devices.len(), None);
+    let mut all: Vec<usize> = (0..devices.len()).collect();
+    let order = |of: &[usize]| Order {
         case: row.recorded.case.to_string(),
-        places: devices.iter().map(|d| (d.clone(), row.residency)).collect(),
+        places: of.iter().map(|d| (devices[*d].clone(), row.residency)).collect(),
         pairs: PAIRS,
         budget_s: budget_s / processes as f64,
     };
-    for process in 0..processes {
-        match timer.look(&order, process, cancel) {
-            Ok(Some(timed)) => {
-                if let Some(why) = &timed.wrong {
-                    row.wrong = true;
-                    row.refused = Some(format!("wrong result: {why}"));
-                }
-                row.timed.push(timed);
+    // Where none is left, the CPU's time is worth knowing all the same.
+    while row.timed.len() < processes {
+        let process = row.timed.len();
+        let why = match timer.look(&order(&all), process, cancel) {
+            Ok(Some(timed)) if timed.wrong.is_none() => {
+                let mut by_device = vec![Vec::new(); devices.len()];
+                all.iter().zip(timed.devices).for_each(|(d, samples)| by_device[*d] = samples);
+                row.timed.push(Timed { devices: by_device, ..timed });
+                continue;
             }
-            Ok(None) => break,
-            Err(e) if e.code() == Code::Cancelled => break,
-            // Too large for a device, or it has no kernel: the call stays on the CPU.
-            Err(e) => {
-                row.refused.get_or_insert_with(|| e.to_string());
-                break;
+            Ok(Some(timed)) => {
+                row.wrong = true;
+                format!("wrong result: {}", timed.wrong.unwrap_or_default())
+            }
+            Ok(None) => return,
+            Err(e) if e.code() == Code::Cancelled => return,
+            // Too large for a device, or it has no kernel: the call goes elsewhere.
+            Err(e) => e.to_string(),
+        };
+        // What the others found stood beside one that does not count.
+        row.timed.clear();
+        if all.is_empty() {
+            return;
+        }
+        if let [one] = all[..] {
+            row.refused[one] = Some(why);
+            all.clear();
+            continue;
+        }
+        // Whose fault it was only each alone can tell.
+        let before = all.len();
+        for d in std::mem::take(&mut all) {
+            match timer.look(&order(&[d]), process, cancel) {
+                Ok(Some(timed)) => match timed.wrong {
+                    None => all.push(d),
+                    Some(wrong) => {
+                        row.wrong = true;
+                        row.refused[d] = Some(format!("wrong result: {wrong}"));
+                    }
+                },
+                Ok(None) => return,
+                Err(e) if e.code() == Code::Cancelled => return,
+                Err(e) => row.refused[d] = Some(e.to_string()),
             }
         }
+        if all.len() == before {
+            // Together they fail and alone they do not: nobody takes it, rather than that it is tried for ever.
+            row.refused.iter_mut().for_each(|r| *r = Some(why.clone()));
+            all.clear();
+        }
     }
-    Ok(())
 }
 
 /// What the calibrated profile says of calls.
@@ -285,15 +318,19 @@ impl Curves {
         let mut sums = Sums::new(devices.len(), complete);
         for row in rows {
             let predicted = self.predicted(row);
-            let times = Times::of(&row.timed, &predicted, complete);
+            let takes: Vec<bool> = (0..devices.len()).map(|d| !matches!(row.refused.get(d), Some(Some(_)))).collect();
+            let times = Times::of(&row.timed, &predicted, complete).only(&takes);
             let placed = self.chooser.choose(Policy::Automatic, &self.call(row));
             let number = placed.device.and_then(|d| devices.iter().position(|x| x.uid == d.uid));
             let goes = match number {
-                Some(d) if row.refused.is_none() && placed.place == Place::Gpu => Side::Device(d),
+                Some(d) if takes[d] && placed.place == Place::Gpu => Side::Device(d),
                 _ => Side::Cpu,
             };
-            let why = row.refused.clone().unwrap_or_else(|| placed.why.text().to_string());
-            sums.add(row.recorded.count, row.recorded.gpu, &times, goes, row.refused.is_some());
+            let refused =
+                devices.iter().zip(&row.refused).filter_map(|(d, r)| Some(format!("{}: {}", d.id, r.as_ref()?)));
+            let refused: Vec<String> = refused.collect();
+            let why = if refused.is_empty() { placed.why.text().to_string() } else { refused.join("; ") };
+            sums.add(row.recorded.count, row.recorded.gpu, &times, goes, &takes);
             calls.push(WorkloadCall {
                 op: row.op.name.into(),
                 dtype: row.recorded.case.dtype,
@@ -314,5 +351,60 @@ impl Curves {
             });
         }
         sums.record(calls, devices, rig.cpu.info().compute_units)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::{Attrs, DType, Fill};
+
+    /// Devices by what they do: `ok`, `small` (too little memory) or `wrong`.
+    struct Scripted(Vec<String>);
+
+    impl Looker for Scripted {
+        fn look(&mut self, order: &Order, process: usize, _: &Cancel) -> Result<Option<Timed>> {
+            let ids: Vec<&str> = order.places.iter().map(|(id, _)| id.as_str()).collect();
+            self.0.push(format!("{process} {}", ids.join("+")));
+            if ids.contains(&"small") {
+                return Err(Error::new(Code::OutOfDeviceMemory, "too large"));
+            }
+            let wrong = ids.contains(&"wrong").then(|| "3 instead of 4".to_string());
+            let devices = ids.iter().map(|id| vec![id.len() as f64; PAIRS]).collect();
+            let cpu = vec![1.0; PAIRS];
+            Ok(Some(Timed { cpu, devices, calls: 1, kernel: String::new(), wrong, made_s: 0.0 }))
+        }
+    }
+
+    #[test]
+    fn a_device_that_refuses_takes_no_other_with_it() {
+        let op = op::find("exp").unwrap();
+        let case = op.case(DType::F32, &[1024], Attrs::new(), Fill::Uniform).unwrap();
+        let recorded = WorkloadRow { case, residency: "always".into(), count: 1, gpu: 0 };
+        let timed = |ids: &[&str]| {
+            let mut row = Row {
+                recorded: &recorded,
+                op,
+                residency: Residency::Always,
+                timed: Vec::new(),
+                refused: Vec::new(),
+                wrong: false,
+            };
+            let ids: Vec<String> = ids.iter().map(|id| id.to_string()).collect();
+            let mut looker = Scripted(Vec::new());
+            time(3, &mut row, &ids, 1.0, &mut looker, &Cancel::new());
+            (row.timed, row.refused, row.wrong, looker.0)
+        };
+        let (all, refused, wrong, asked) = timed(&["small", "ok", "wrong"]);
+        assert_eq!(all.len(), 3);
+        assert!(all.iter().all(|t| t.devices[0].is_empty() && t.devices[1] == [2.0; PAIRS] && t.devices[2].is_empty()));
+        assert!(refused[0].as_ref().unwrap().contains("too large") && refused[1].is_none() && wrong);
+        assert_eq!(refused[2].as_deref(), Some("wrong result: 3 instead of 4"));
+        assert_eq!(asked, ["0 small+ok+wrong", "0 small", "0 ok", "0 wrong", "0 ok", "1 ok", "2 ok"]);
+        let (all, refused, wrong, asked) = timed(&["small"]);
+        assert!(all.len() == 3 && all.iter().all(|t| t.devices[0].is_empty() && t.cpu == [1.0; PAIRS]));
+        assert!(refused[0].is_some() && !wrong && asked == ["0 small", "0 ", "1 ", "2 "], "{asked:?}");
+        let (all, refused, ..) = timed(&["ok", "fine"]);
+        assert!(all.len() == 3 && refused == [None, None]);
     }
 }

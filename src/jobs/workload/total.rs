@@ -67,6 +67,12 @@ impl Times {
         }
     }
 
+    /// Without the devices that do not take the call.
+    pub(super) fn only(mut self, takes: &[bool]) -> Times {
+        self.devices.iter_mut().zip(takes).filter(|(_, takes)| !**takes).for_each(|(series, _)| series.clear());
+        self
+    }
+
     fn mean(series: &[Vec<f64>]) -> Option<f64> {
         let n = series.len() as f64;
         (n > 0.0).then(|| (series.iter().map(|s| stats::median(s).ln()).sum::<f64>() / n).exp())
@@ -92,7 +98,7 @@ impl Times {
     fn side(&self, side: Side) -> Option<&Vec<Vec<f64>>> {
         match side {
             Side::Cpu => Some(&self.cpu),
-            Side::Device(d) => self.devices.get(d),
+            Side::Device(d) => self.devices.get(d).filter(|series| !series.is_empty()),
         }
     }
 }
@@ -181,8 +187,9 @@ impl Sums {
         }
     }
 
-    /// Adds a row: `gpu` of its `count` calls ran on a GPU when it was recorded; one that no device takes stays on the CPU.
-    pub(super) fn add(&mut self, count: u64, gpu: u64, times: &Times, goes: Side, refused: bool) {
+    /// Adds a row: `gpu` of its `count` calls ran on a GPU when it was recorded; on a device that does not take it, it stays on the
+    /// CPU.
+    pub(super) fn add(&mut self, count: u64, gpu: u64, times: &Times, goes: Side, takes: &[bool]) {
         self.calls += count;
         self.rows[times.basis as usize] += 1;
         if times.basis == Basis::Unknown {
@@ -190,17 +197,16 @@ impl Sums {
         }
         let (n, on_gpu) = (count as f64, gpu as f64);
         self.cpu.add(n, times.basis, &times.cpu);
-        self.refused += if refused { count } else { 0 };
+        let first = takes.iter().position(|takes| *takes);
+        self.refused += if first.is_none() && !takes.is_empty() { count } else { 0 };
         for (d, sum) in self.gpu.iter_mut().enumerate() {
-            let side = if refused { Side::Cpu } else { Side::Device(d) };
-            sum.add(n, times.basis, times.side(side).unwrap_or(&times.cpu));
+            sum.add(n, times.basis, times.side(Side::Device(d)).unwrap_or(&times.cpu));
         }
-        // Which GPU it was is not recorded: the first.
+        // Which GPU it was is not recorded: the first that takes it.
         self.now.add(n - on_gpu, times.basis, &times.cpu);
-        self.now.add(on_gpu, times.basis, times.side(Side::Device(0)).unwrap_or(&times.cpu));
+        self.now.add(on_gpu, times.basis, first.and_then(|d| times.side(Side::Device(d))).unwrap_or(&times.cpu));
         self.routed.add(n, times.basis, times.side(goes).unwrap_or(&times.cpu));
-        let best = if refused { Side::Cpu } else { times.fastest() };
-        self.best.add(n, times.basis, times.side(best).unwrap_or(&times.cpu));
+        self.best.add(n, times.basis, times.side(times.fastest()).unwrap_or(&times.cpu));
         if goes != Side::Cpu {
             self.on_device += count;
         }
@@ -342,8 +348,8 @@ mod tests {
         let mut sums = Sums::new(1, 3);
         let t = Times::of(&timed(2.0, 1.0), &[], 3);
         assert_eq!(t.basis, Basis::Measured);
-        sums.add(10, 4, &t, Side::Device(0), false);
-        sums.add(5, 0, &Times::of(&timed(1.0, 3.0), &[], 3), Side::Cpu, false);
+        sums.add(10, 4, &t, Side::Device(0), &[true]);
+        sums.add(5, 0, &Times::of(&timed(1.0, 3.0), &[], 3), Side::Cpu, &[true]);
         let r = sums.record(Vec::new(), &[device()], 1);
         let near =
             |got: Option<f64>, want: f64| assert!((got.unwrap() / want / 1.01 - 1.0).abs() < 1e-9, "{got:?} {want}");
@@ -368,18 +374,18 @@ mod tests {
         assert_eq!(p.basis, Basis::Predicted, "one process is missing");
         assert!((p.cpu_s().unwrap() - 3.0).abs() < 1e-9 && (p.best_device_s().unwrap() - 1.0).abs() < 1e-9);
         let mut sums = Sums::new(1, 3);
-        sums.add(10, 0, &p, Side::Device(0), false);
+        sums.add(10, 0, &p, Side::Device(0), &[true]);
         let r = sums.record(Vec::new(), &[device()], 1);
         assert_eq!((r.now_s, r.now_ci_s, r.routed_ci_s), (Some(30.0), Some([15.0, 60.0]), Some([5.0, 20.0])));
         assert_eq!(r.worth, "unclear", "three times as fast, but each within a factor of two: {}", r.reason);
         // A little of it beside much that was measured does not hide the answer.
         let mut sums = Sums::new(1, 3);
-        sums.add(100, 0, &Times::of(&timed(3.0, 1.0), &[], 3), Side::Device(0), false);
-        sums.add(1, 0, &p, Side::Device(0), false);
+        sums.add(100, 0, &Times::of(&timed(3.0, 1.0), &[], 3), Side::Device(0), &[true]);
+        sums.add(1, 0, &p, Side::Device(0), &[true]);
         assert_eq!(sums.record(Vec::new(), &[device()], 1).worth, "yes");
         let unknown = Times::of(&[], &[None], 3);
         assert_eq!(unknown.basis, Basis::Unknown);
-        sums.add(1, 0, &unknown, Side::Cpu, false);
+        sums.add(1, 0, &unknown, Side::Cpu, &[true]);
         let r = sums.record(Vec::new(), &[device()], 1);
         assert_eq!((r.worth.as_str(), r.unknown, r.predicted, r.measured), ("unclear", 1, 1, 1));
     }
@@ -387,7 +393,7 @@ mod tests {
     #[test]
     fn what_no_device_takes_stays_on_the_cpu() {
         let mut sums = Sums::new(1, 3);
-        sums.add(10, 0, &Times::of(&timed(2.0, 1.0), &[], 3), Side::Cpu, true);
+        sums.add(10, 0, &Times::of(&timed(2.0, 1.0), &[], 3).only(&[false]), Side::Cpu, &[false]);
         let r = sums.record(Vec::new(), &[device()], 1);
         assert_eq!((r.worth.as_str(), r.refused, r.on_device), ("no", 10, 0));
         assert_eq!((r.gpu_s, r.best_s), (r.cpu_s, r.cpu_s), "a device that is faster but cannot take it is no choice");
@@ -395,5 +401,23 @@ mod tests {
         assert_eq!((none.worth.as_str(), none.now_s), ("unclear", None));
         // Nothing predicted, nothing measured: no sum is made of nothing.
         assert_eq!(Sums::new(1, 3).record(Vec::new(), &[device()], 1).gain, None);
+    }
+
+    /// The second one, a card in its own right.
+    #[test]
+    fn what_one_device_does_not_take_another_may() {
+        let mut both = timed(2.0, 9.0);
+        both.iter_mut().for_each(|t| t.devices = vec![Vec::new(), vec![1.0; 9]]);
+        let times = Times::of(&both, &[], 3).only(&[false, true]);
+        assert_eq!((times.best_device_s(), times.fastest()), (Some(1.0), Side::Device(1)));
+        let mut sums = Sums::new(2, 3);
+        sums.add(10, 10, &times, Side::Device(1), &[false, true]);
+        let second = ProfileDevice { id: "opencl:1".into(), ..ProfileDevice::default() };
+        let r = sums.record(Vec::new(), &[device(), second], 1);
+        let near = |got: Option<f64>, want: f64| assert!((got.unwrap() / want - 1.0).abs() < 1e-9, "{got:?} {want}");
+        assert_eq!((r.refused, r.on_device, r.gpu.as_str()), (0, 10, "opencl:1"));
+        near(r.routed_s, 10.0);
+        near(r.gpu_s, 10.0);
+        near(r.now_s, 10.0);
     }
 }

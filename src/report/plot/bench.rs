@@ -152,7 +152,7 @@ impl Group {
 }
 
 impl Chart {
-    pub(super) fn of(records: &[Record]) -> Result<Self> {
+    pub(super) fn of(records: &[Record]) -> Option<Self> {
         let mut found: BTreeMap<&str, BTreeMap<String, Vec<(f64, &BenchRecord)>>> = BTreeMap::new();
         for record in records {
             let Record::Bench(r) = record else { continue };
@@ -161,7 +161,7 @@ impl Chart {
             }
         }
         if found.is_empty() {
-            return Err(Error::new(Code::BadArgument, "there is no measured row to draw"));
+            return None;
         }
         let (mut groups, mut strips, mut first) = (Vec::new(), Vec::new(), 0);
         for (unit, series) in found {
@@ -173,7 +173,7 @@ impl Chart {
         }
         let left_out = strips.len().saturating_sub(STRIPS);
         strips.truncate(STRIPS);
-        Ok(Chart { groups, strips, left_out })
+        Some(Chart { groups, strips, left_out })
     }
 
     pub(super) fn size(&self) -> (u32, u32) {

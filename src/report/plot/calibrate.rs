@@ -20,20 +20,16 @@ const CPU: RGBColor = COLORS[0];
 const GPU: RGBColor = COLORS[1];
 
 impl Chart {
-    pub(super) fn of(records: &[Record]) -> Result<Self> {
+    /// The first keys, and how many more there are; `None` if there is none.
+    pub(super) fn of(records: &[Record]) -> Option<(Self, usize)> {
         let key = |r: &Record| match r {
             Record::Calibrate(c) if !c.points.is_empty() => Some((**c).clone()),
             _ => None,
         };
-        let keys: Vec<CalibrateRecord> = records.iter().filter_map(key).collect();
-        match keys.len() {
-            0 => Err(Error::new(Code::BadArgument, "there is no measured key to draw")),
-            n if n > MOST => Err(Error::new(
-                Code::BadArgument,
-                format!("{n} keys are too many for one picture ({MOST}); choose some with --op"),
-            )),
-            _ => Ok(Chart { keys }),
-        }
+        let mut keys: Vec<CalibrateRecord> = records.iter().filter_map(key).collect();
+        let left_out = keys.len().saturating_sub(MOST);
+        keys.truncate(MOST);
+        (!keys.is_empty()).then_some((Chart { keys }, left_out))
     }
 
     pub(super) fn size(&self) -> (u32, u32) {

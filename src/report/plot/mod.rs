@@ -51,18 +51,23 @@ impl Format {
     }
 }
 
+/// A picture, and the number of things to draw that had no place in it; `None` if there was nothing to draw.
+pub type Picture = Option<(Vec<u8>, usize)>;
+
 /// The rows of `bench`: time over size, speed-up over size, and the phases of each device's calls.
 ///
-/// Errors: `BadArgument` if no row was measured.
-pub fn bench(records: &[Record], format: Format) -> Result<Vec<u8>> {
-    bench::Chart::of(records).and_then(|c| render(format, c.size(), &c))
+/// Errors: `Internal` if it cannot be drawn.
+pub fn bench(records: &[Record], format: Format) -> Result<Picture> {
+    let Some(chart) = bench::Chart::of(records) else { return Ok(None) };
+    render(format, chart.size(), &chart).map(|bytes| Some((bytes, 0)))
 }
 
-/// The keys of `calibrate`, one row each: time of both sides and speed-up over size, with crossing and threshold.
+/// The first keys of `calibrate`, one row each: time of both sides and speed-up over size, with crossing and threshold.
 ///
-/// Errors: `BadArgument` if no key was measured, or if there are more than a picture can hold.
-pub fn calibrate(records: &[Record], format: Format) -> Result<Vec<u8>> {
-    calibrate::Chart::of(records).and_then(|c| render(format, c.size(), &c))
+/// Errors: `Internal` if it cannot be drawn.
+pub fn calibrate(records: &[Record], format: Format) -> Result<Picture> {
+    let Some((chart, left_out)) = calibrate::Chart::of(records) else { return Ok(None) };
+    render(format, chart.size(), &chart).map(|bytes| Some((bytes, left_out)))
 }
 
 /// The course of a phase of `stress`: memory, throughput, times, ledger, and what the card told. `None` for fewer than two
