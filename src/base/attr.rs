@@ -54,6 +54,24 @@ impl AttrDecl {
         }
     }
 
+    /// Refuses (`BadArgument`) a value of another type, or a word that the attribute does not have: whoever asked for it would get
+    /// the default's results.
+    pub fn check(&self, value: &Attr) -> Result<(), Error> {
+        let want = match (self.kind, value) {
+            (AttrType::Int(_), Attr::Int(_))
+            | (AttrType::Ints, Attr::Ints(_))
+            | (AttrType::Float(_), Attr::Float(_)) => {
+                return Ok(());
+            }
+            (AttrType::Word(list), Attr::Word(word)) if list.contains(&word.as_str()) => return Ok(()),
+            (AttrType::Int(_), _) => "an integer".to_string(),
+            (AttrType::Ints, _) => "a list of integers".to_string(),
+            (AttrType::Float(_), _) => "a number with a fraction".to_string(),
+            (AttrType::Word(list), _) => format!("one of {}", list.join(" ")),
+        };
+        Err(Error::new(Code::BadArgument, format!("attribute {}: {value:?} is not {want}", self.name)))
+    }
+
     /// Reads a value of the declared type from text; lists are written `1:2:3`.
     pub fn parse(&self, text: &str) -> Result<Attr, Error> {
         let bad =
@@ -154,5 +172,25 @@ impl Attrs {
     /// True when every default holds.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_of_another_type_is_refused() {
+        let decl = |kind| AttrDecl { name: "a", kind, doc: "" };
+        let word = |w: &str| Attr::Word(w.into());
+        let all = [Attr::Int(1), Attr::Ints(vec![1]), Attr::Float(1.0), word("nchw")];
+        let kinds = [AttrType::Int(0), AttrType::Ints, AttrType::Float(0.0), AttrType::Word(&["nchw", "nhwc"])];
+        for (i, kind) in kinds.into_iter().enumerate() {
+            for (j, value) in all.iter().enumerate() {
+                assert_eq!(decl(kind).check(value).is_ok(), i == j, "{kind:?} {value:?}");
+            }
+        }
+        let e = decl(kinds[3]).check(&word("NHWC")).unwrap_err();
+        assert!(e.code() == Code::BadArgument && e.to_string().contains("one of nchw nhwc"), "{e}");
     }
 }

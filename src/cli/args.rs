@@ -337,7 +337,7 @@ pub(super) struct Calibrate {
     /// Draw times, speed-up and crossing of each key into an SVG or PNG file
     #[arg(long, value_name = "FILE.svg|png")]
     pub(super) plot: Option<String>,
-    /// Most fresh processes that measure near a crossing (3 elsewhere); 1 measures in this one
+    /// Fresh processes that measure near a crossing, 3 to 64 (3 elsewhere); 1 measures in this one
     #[arg(long, value_name = "N", default_value_t = 11)]
     pub(super) processes: usize,
     #[command(flatten)]
@@ -361,7 +361,7 @@ pub(super) struct Verify {
     /// Every variant that a device takes, the weak baseline too
     #[arg(long)]
     pub(super) all_variants: bool,
-    /// How thoroughly: smoke (seconds), full (minutes), or exhaustive (every 16-bit and 32-bit number; hours)
+    /// How thoroughly: smoke (seconds), full (minutes), or exhaustive (every f16, bf16 and f32 through functions of one number; hours)
     #[arg(long, value_name = "smoke|full|exhaustive", default_value = "smoke")]
     pub(super) tier: String,
     /// Note passed cases in this file and leave out those that it holds already: goes on after an interruption

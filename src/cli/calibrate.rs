@@ -197,7 +197,7 @@ impl Ctx<'_> {
             if a.regret && !part.interrupted {
                 // An earlier profile's keys may be of devices and processors that nobody asked for now. The profile is there already:
                 // it is written whatever becomes of this.
-                match Self::regret(a, &cfg, &part.measured_now(), &rig, start.as_ref(), &mut sink, &cancel) {
+                match Self::regret(a, &cfg, &part.as_asked(), &rig, start.as_ref(), &mut sink, &cancel) {
                     Err(e) if e.code() != Code::Cancelled => unjudged = unjudged.or(Some(e)),
                     _ => {}
                 }

@@ -33,6 +33,12 @@ pub(super) fn as_made(a: &args::Calibrate, made: &Profile) -> Result<args::Calib
         let words: BTreeSet<&str> = made.entries.iter().filter(known).map(of).collect();
         words.into_iter().map(str::to_string).collect()
     };
+    if !made.entries.is_empty() && !made.entries.iter().any(|e| known(&e)) {
+        return Err(Error::new(
+            Code::BadArgument,
+            "--check: the profile has no key of an op, only a program's own functions",
+        ));
+    }
     let mut a = a.clone();
     let list = |words: Vec<String>| (!words.is_empty()).then(|| words.join(","));
     a.op = a.op.or_else(|| list(all(|e| &e.op)));
@@ -123,6 +129,17 @@ mod tests {
 
     fn profile(entries: Vec<Entry>) -> Profile {
         Profile { entries, ..Profile::new(Kind::Calibrated, "x") }
+    }
+
+    #[test]
+    fn a_programs_own_functions_are_left_out() {
+        use clap::Parser;
+        let parsed = args::Cli::try_parse_from(["gpuctl", "calibrate", "--check", "x.toml"]).unwrap();
+        let args::Command::Calibrate(a) = parsed.command else { panic!("another command") };
+        let made = |ops: &[&str]| profile(ops.iter().map(|op| entry(op, Verdict::Never, None)).collect());
+        assert_eq!(as_made(&a, &made(&["mine", "exp", "add"])).unwrap().op.as_deref(), Some("add,exp"));
+        let e = as_made(&a, &made(&["mine"])).unwrap_err();
+        assert!(e.code() == Code::BadArgument && e.to_string().contains("own functions"), "{e}");
     }
 
     #[test]

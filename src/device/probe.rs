@@ -292,6 +292,9 @@ pub fn open(select: &Select, env: &Env, cpu: CpuConfig) -> Result<Rig> {
             let mut simulated = None;
             for name in names {
                 if let Some(preset) = name.strip_prefix("sim:") {
+                    if rig.devices.iter().any(|d| d.info().id == *name) {
+                        continue;
+                    }
                     let (cpu, device) = sim::open_process(preset, env.process)?;
                     simulated.get_or_insert(cpu);
                     rig.devices.push(device);
@@ -301,8 +304,11 @@ pub fn open(select: &Select, env: &Env, cpu: CpuConfig) -> Result<Rig> {
                 if found.is_empty() {
                     return Err(missing(name, &seen, &rig.absent));
                 }
+                // Named twice, by a pattern and by its number, it is still one device.
                 for found in found {
-                    rig.devices.push(found.open()?);
+                    if !rig.devices.iter().any(|d| d.info().id == found.info.id) {
+                        rig.devices.push(found.open()?);
+                    }
                 }
             }
             if let Some(cpu) = simulated {
@@ -354,7 +360,10 @@ fn pci_address(name: &str) -> Option<String> {
         [bus, slot] => ("0000", bus, slot),
         _ => return None,
     };
-    let fits = hex(domain, 4) && hex(bus, 2) && hex(slot, 2) && hex(function, 1);
+    // nvidia-smi writes domains with eight digits; behind some controllers there are more than four.
+    let short = domain.trim_start_matches('0');
+    let domain = if (4..=8).contains(&domain.len()) { &domain[domain.len() - short.len().max(4)..] } else { domain };
+    let fits = (4..=8).any(|n| hex(domain, n)) && hex(bus, 2) && hex(slot, 2) && hex(function, 1);
     fits.then(|| format!("{domain}:{bus}:{slot}.{function}").to_ascii_lowercase())
 }
 
@@ -412,6 +421,16 @@ mod tests {
     }
 
     #[test]
+    fn a_device_that_is_named_twice_is_one() {
+        let env = Env { disable_gpu: true, ..Env::default() };
+        let config = CpuConfig { threads: 1, pin: Pin::Free };
+        for names in ["cpu,cpu,cpu:*", "sim:h200,sim:h200"] {
+            let rig = open(&Select::parse(names).unwrap(), &env, config).unwrap();
+            assert_eq!(rig.devices.len(), 1, "{names}");
+        }
+    }
+
+    #[test]
     fn a_simulated_cpu_calls_no_library() {
         let env = Env { disable_gpu: true, cpu_blas: CpuBlas::Auto, ..Env::default() };
         let config = CpuConfig { threads: 1, pin: Pin::Free };
@@ -447,6 +466,10 @@ mod tests {
         assert_eq!(ids("cuda:*"), ["cuda:0", "cuda:1"]);
         assert_eq!(ids("0000:81:00.0"), ["cuda:1"]);
         assert_eq!(ids("41:00.0"), ["opencl:0"], "the first API that shows it");
+        assert_eq!(ids("00000000:81:00.0"), ["cuda:1"], "as nvidia-smi writes it");
+        found[0].info.facts.pci = Some("10000:03:00.0".into());
+        let ids = |name: &str| -> Vec<String> { named(name, &found).iter().map(|f| f.info.id.clone()).collect() };
+        assert_eq!(ids("10000:03:00.0"), ["cuda:0"], "a domain behind a controller");
         for nobody in ["cuda:2", "metal:*", "0000:82:00.0", "41:00", "", "*", "1:00.0"] {
             assert_eq!(ids(nobody), Vec::<String>::new(), "{nobody}");
         }

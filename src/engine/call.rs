@@ -44,6 +44,9 @@ pub(super) fn frame(op: &'static OpDesc, given: &[(DType, &[u64])], attrs: &Attr
     if let Some((name, _)) = attrs.iter().find(|(n, _)| !op.attrs.iter().any(|d| d.name == *n)) {
         return Err(named(Error::new(Code::BadArgument, format!("no attribute '{name}'"))));
     }
+    for d in op.attrs {
+        attrs.get(d.name).map_or(Ok(()), |v| d.check(v)).map_err(named)?;
+    }
     let taken: Vec<Vec<u64>> = given.iter().map(|(_, shape)| shape.to_vec()).collect();
     let Binding { dims, attrs: kept, results } = (op.bind)(&taken, attrs).map_err(named)?;
     let read: Vec<usize> = (0..op.operands.len()).filter(|i| op.operands[*i].role != Role::Out).collect();

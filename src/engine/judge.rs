@@ -13,7 +13,7 @@ use crate::op::expected::Expected;
 use crate::op::{CaseSpec, OpDesc, Tier, case};
 
 use super::run::{Guard, Runner};
-use super::trials::{Fault, Program, Trials, Verdict, this_build};
+use super::trials::{Fault, Known, Program, Trials, Verdict, this_build};
 
 /// Elements of all operands up to which a case is a trial's; some texts are of long rows alone.
 const MOST_ELEMENTS: u64 = 1 << 17;
@@ -113,16 +113,25 @@ pub fn first_use(
     let info = runner.device().info();
     let choice = kernel::choose(op.kernels, case, info, variant)?;
     let wanted = programs(op, case, &choice, info)?;
+    let fault = |program: &Program| match trials.ask(info, program) {
+        Some(Known { verdict: Verdict::Wrong { case, found }, when }) => {
+            Some(Fault { program: program.clone(), case, found, when })
+        }
+        _ => None,
+    };
+    // What is known to be wrong is not asked for by the trial of another text that runs beside it.
+    if let Some(fault) = wanted.iter().find_map(fault) {
+        return Ok(Some(fault));
+    }
     for program in &wanted {
-        let known = match trials.ask(info, program) {
-            Some(verdict) => verdict,
-            None => {
-                try_now(trials, runner, op, case, program, &wanted)?;
-                trials.ask(info, program).ok_or_else(|| Error::new(Code::Internal, "a trial left no verdict"))?
+        if trials.ask(info, program).is_none() {
+            try_now(trials, runner, op, case, program, &wanted)?;
+            if trials.ask(info, program).is_none() {
+                return Err(Error::new(Code::Internal, "a trial left no verdict"));
             }
-        };
-        if let Verdict::Wrong { case, found } = known.verdict {
-            return Ok(Some(Fault { program: program.clone(), case, found, when: known.when }));
+        }
+        if let Some(fault) = fault(program) {
+            return Ok(Some(fault));
         }
     }
     Ok(None)
@@ -153,7 +162,9 @@ fn try_now(
             Verdict::Unjudged { why }
         }
     };
-    let all: Vec<_> = programs.into_iter().map(|p| (p, verdict.clone())).collect();
+    // One wrong case is enough, however many are right.
+    let wrong = |p: &Program| matches!(trials.ask(info, p), Some(Known { verdict: Verdict::Wrong { .. }, .. }));
+    let all: Vec<_> = programs.into_iter().filter(|p| !wrong(p)).map(|p| (p, verdict.clone())).collect();
     trials.note(info, &all);
     Ok(())
 }
@@ -331,5 +342,25 @@ mod tests {
         let choice = kernel::choose(op.kernels, &case, &DeviceInfo::ordinary_gpu(), None).unwrap();
         let squares = choice.plan.steps.iter().find(|s| s.entry == "squares_part").unwrap();
         assert!(squares.defines.contains(&("STRETCHES".to_string(), "1".to_string())), "{:?}", squares.defines);
+    }
+
+    /// A text that was found wrong by one case computes right in others: that is no reason to use it.
+    #[test]
+    fn another_trial_makes_no_wrong_text_right() {
+        let device =
+            crate::device::cpu::CpuDevice::new(1, kernel::Isa::detect(), crate::device::cpu::Pin::Free).unwrap();
+        let runner = Runner::new(std::sync::Arc::new(device));
+        let (trials, op) = (Trials::default(), find("exp").unwrap());
+        let case = op.case(DType::F32, &[1 << 20], Attrs::new(), Fill::Uniform).unwrap();
+        let info = runner.device().info();
+        let choice = kernel::choose(op.kernels, &case, info, None).unwrap();
+        let wanted = programs(op, &case, &choice, info).unwrap();
+        assert_eq!(first_use(&trials, &runner, op, &case, None).unwrap(), None, "tried now, and right");
+        assert!(matches!(trials.ask(info, &wanted[0]).unwrap().verdict, Verdict::Passed { .. }));
+        let wrong = Verdict::Wrong { case: "exp/f32/n7/-/wide".into(), found: "2 instead of 3".into() };
+        trials.note(info, &[(wanted[0].clone(), wrong.clone())]);
+        try_now(&trials, &runner, op, &case, &wanted[0], &wanted).unwrap();
+        assert_eq!(trials.ask(info, &wanted[0]).unwrap().verdict, wrong);
+        assert!(first_use(&trials, &runner, op, &case, None).unwrap().is_some());
     }
 }

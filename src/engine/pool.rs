@@ -109,10 +109,27 @@ impl PoolStats {
     }
 }
 
+/// The queue that clears buffers, the first, second, ... one.
+#[derive(Default)]
+struct Clearing {
+    queue: Option<Box<dyn Queue>>,
+    number: u64,
+}
+
+impl Clearing {
+    fn give_up(&mut self) {
+        self.queue = None;
+        self.number += 1;
+    }
+}
+
+/// A point of a clearing queue, and which queue: its successor counts from the beginning again.
+type Cleared = (u64, Mark);
+
 /// Something idle: a buffer, and the point of the clearing queue from which on it is zeros.
 struct Idle {
     buffer: Buffer,
-    cleared: Option<Mark>,
+    cleared: Option<Cleared>,
 }
 
 struct Inner {
@@ -122,7 +139,7 @@ struct Inner {
     sizes: Vec<u64>,
     shelves: Shelves<Idle>,
     /// The queue that clears.
-    clearing: Mutex<Option<Box<dyn Queue>>>,
+    clearing: Mutex<Clearing>,
     made_bytes: AtomicU64,
     peak_bytes: AtomicU64,
     failed: AtomicU64,
@@ -296,8 +313,8 @@ impl Inner {
     }
 
     /// Enqueues zeros for a buffer; `None` if that fails.
-    fn clear(&self, buffer: &Buffer) -> Option<Mark> {
-        let mut queue = lock(&self.clearing);
+    fn clear(&self, buffer: &Buffer) -> Option<Cleared> {
+        let mut clearing = lock(&self.clearing);
         let fill = |q: &mut Box<dyn Queue>| -> Result<Mark> {
             // What its user could reach; the rest was cleared before, or never lent.
             let whole = buffer.whole();
@@ -306,14 +323,14 @@ impl Inner {
             q.flush()?;
             Ok(mark)
         };
-        if queue.is_none() {
-            *queue = self.device.queue().ok();
+        if clearing.queue.is_none() {
+            clearing.queue = self.device.queue().ok();
         }
-        let mark = queue.as_mut().and_then(|q| fill(q).ok());
+        let mark = clearing.queue.as_mut().and_then(|q| fill(q).ok());
         if mark.is_none() {
-            *queue = None;
+            clearing.give_up();
         }
-        mark
+        mark.map(|mark| (clearing.number, mark))
     }
 
     /// Whether a buffer is zeros where it has to be; waits for that.
@@ -321,10 +338,14 @@ impl Inner {
         if self.config.clear == ClearPolicy::Never {
             return true;
         }
-        let (mut queue, Some(mark)) = (lock(&self.clearing), idle.cleared) else { return false };
-        let done = queue.as_mut().is_some_and(|q| matches!(q.wait(mark, DEADLINE), Ok(Waited::Done)));
+        let (mut clearing, Some((number, mark))) = (lock(&self.clearing), idle.cleared) else { return false };
+        // A queue that was given up may have left it as it was, and may write to it yet.
+        if number != clearing.number {
+            return false;
+        }
+        let done = clearing.queue.as_mut().is_some_and(|q| matches!(q.wait(mark, DEADLINE), Ok(Waited::Done)));
         if !done {
-            *queue = None;
+            clearing.give_up();
         }
         done
     }
@@ -434,5 +455,31 @@ impl Home {
         if !spent {
             Inner::keep(pool);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::cpu::{CpuDevice, Pin};
+    use crate::kernel::Isa;
+
+    /// The next queue counts from the beginning: its marks say nothing of what the one before it was to clear.
+    #[test]
+    fn what_a_queue_that_was_given_up_was_to_clear_is_not_lent() {
+        let device: Arc<dyn Device> = Arc::new(CpuDevice::new(1, Isa::detect(), Pin::Free).unwrap());
+        let pool = Pool::new(Arc::clone(&device), PoolConfig { clear: ClearPolicy::Zero, ..PoolConfig::default() });
+        let made = || device.ledger().state().buffers_made;
+        drop(pool.rent(4096).unwrap());
+        let before = made();
+        drop(pool.rent(4096).unwrap());
+        assert_eq!(made(), before, "it is kept and lent again");
+        lock(&pool.0.clearing).give_up();
+        for _ in 0..8 {
+            drop(pool.rent(1 << 20).unwrap());
+        }
+        let before = made();
+        drop(pool.rent(4096).unwrap());
+        assert_eq!(made(), before + 1, "another one in its place");
     }
 }

@@ -12,9 +12,7 @@ pub fn gemm_cublas(_: &Kernel, case: &Case, _: &DeviceInfo) -> Result<Plan> {
     if case.dim("m") == 0 || case.dim("n") == 0 {
         return Ok(Plan::default());
     }
-    if case.dim("k") == 0 {
-        return Err(Error::new(Code::OpUnsupported, "cuBLAS is not asked for products with k = 0"));
-    }
+    summands(case)?;
     Ok(plan_native::step(case, "gemm", &[0, 1], &[2], plan_native::gemm_params(case), plan_native::gemm_cost(case)))
 }
 
@@ -23,10 +21,20 @@ pub fn bmm_cublas(kernel: &Kernel, case: &Case, info: &DeviceInfo) -> Result<Pla
     if ["b", "m", "n"].iter().any(|d| case.dim(d) == 0) {
         return Ok(Plan::default());
     }
-    if case.dim("k") == 0 {
-        return Err(Error::new(Code::OpUnsupported, "cuBLAS is not asked for products with k = 0"));
-    }
+    summands(case)?;
     plan_native::bmm(kernel, case, info)
+}
+
+fn summands(case: &Case) -> Result<()> {
+    let no = |why| Err(Error::new(Code::OpUnsupported, why));
+    match () {
+        () if case.dim("k") == 0 => no("cuBLAS is not asked for products with k = 0"),
+        // BLAS lets a library leave the operands alone then, and cuBLAS does not say whether it does.
+        () if case.attrs.float("alpha", 1.0) == 0.0 => {
+            no("alpha is 0: a BLAS may lose NaN and infinities in the operands")
+        }
+        () => Ok(()),
+    }
 }
 
 /// Rows and columns of C that one group of [`gemm_mma`] owns.

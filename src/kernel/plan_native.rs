@@ -158,7 +158,7 @@ fn normalised(case: &Case, total: u64, flops: u64, small: u64, written: u64) -> 
 /// Work of layernorm: eight operations per element.
 pub fn layernorm_cost(case: &Case) -> Cost {
     let (m, n) = (case.dim("m"), case.dim("n"));
-    normalised(case, m.saturating_mul(n), 8, 2 * n, 2 * m)
+    normalised(case, m.saturating_mul(n), 8, n.saturating_mul(2), m.saturating_mul(2))
 }
 
 /// Work of batchnorm_train: eight operations per element.

@@ -53,10 +53,10 @@ impl Form {
         let (x, y) = (product(&w.x()), product(&w.y()));
         let window = w.kh.saturating_mul(w.kw);
         let (flops, read, written) = match self {
-            Form::Max => (y.saturating_mul(window - 1), x * size, y.saturating_mul(size + 4)),
-            Form::Mean => (y.saturating_mul(window), x * size, y.saturating_mul(size)),
-            Form::MaxBack => (y, y.saturating_mul(size + 4), x * size),
-            Form::MeanBack => (y.saturating_mul(window), y.saturating_mul(size), x * size),
+            Form::Max => (y.saturating_mul(window - 1), x.saturating_mul(size), y.saturating_mul(size + 4)),
+            Form::Mean => (y.saturating_mul(window), x.saturating_mul(size), y.saturating_mul(size)),
+            Form::MaxBack => (y, y.saturating_mul(size + 4), x.saturating_mul(size)),
+            Form::MeanBack => (y.saturating_mul(window), y.saturating_mul(size), x.saturating_mul(size)),
         };
         Cost { flops, read, written }
     }

@@ -162,7 +162,7 @@ const CUBIC: usize = 7;
 
 /// Misses that are so unlikely if there is only noise are no noise. More than the usual 5 %: a miss that is taken for noise makes
 /// an interval too narrow, noise that is taken for a miss one that is wide and measured once more.
-const MISSED: f64 = 0.15;
+const MISSED: f64 = 0.25;
 
 /// A polynomial through the means of a table.
 #[derive(Debug)]

@@ -260,8 +260,9 @@ fn bind_binary(shapes: &[Vec<u64>], _: &Attrs) -> Result<Binding> {
 fn binary_cost(case: &Case) -> Cost {
     let n = case.dim("n");
     let size = case.dtype.size();
-    let read = broadcast(case).map_or(2 * n, |b| b.a_shape.iter().product::<u64>() + b.b_shape.iter().product::<u64>());
-    Cost { flops: n, read: read * size, written: n * size }
+    let count = |shape: &[u64]| shape.iter().fold(1u64, |all, d| all.saturating_mul(*d));
+    let read = broadcast(case).map_or(n.saturating_mul(2), |b| count(&b.a_shape).saturating_add(count(&b.b_shape)));
+    Cost { flops: n, read: read.saturating_mul(size), written: n.saturating_mul(size) }
 }
 
 /// Where the operands of result number `i` lie: coordinates in the full shapes, aligned at the last axis. Shares nothing
@@ -380,8 +381,8 @@ static ACCUMULATE: OpDesc = OpDesc {
     shapes: |c| Ok(vec![vec![c.dim("n")]; 2]),
     bind: bind_accumulate,
     cost: |c| {
-        let bytes = c.dim("n") * c.dtype.size();
-        Cost { flops: c.dim("n"), read: 2 * bytes, written: bytes }
+        let bytes = c.dim("n").saturating_mul(c.dtype.size());
+        Cost { flops: c.dim("n"), read: bytes.saturating_mul(2), written: bytes }
     },
     oracle: |c, x| {
         let sums = x[0].iter().zip(&x[1]).map(|(b, a)| ADD_RULE.point(c, *a, *b));
@@ -457,7 +458,7 @@ macro_rules! scalar_op {
             shapes: |c| scalar_of(c).map(|_| vec![vec![c.dim("n")]; 2]),
             bind: bind_scalar,
             cost: |c| {
-                let bytes = c.dim("n") * c.dtype.size();
+                let bytes = c.dim("n").saturating_mul(c.dtype.size());
                 Cost { flops: c.dim("n"), read: bytes, written: bytes }
             },
             oracle: |c, x| scalar_oracle(c, &x[0], $rule, $first),

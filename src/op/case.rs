@@ -99,9 +99,22 @@ fn specials(dtype: DType) -> Vec<f64> {
     ]
 }
 
+/// The range of an operand's numbers. Few integers lie in a range that is narrow for fractions, and where nearly all are one
+/// number, a wrong place or a part that is left out shows in nothing.
+fn range_of(dtype: DType, Range(low, high): Range) -> Range {
+    const NARROW: f64 = 16.0;
+    let wide = if dtype.is_float() || high - low > NARROW {
+        Range(low, high)
+    } else {
+        Range(if low < 0.0 { -100.0 } else { 0.0 }, 100.0)
+    };
+    let Some((least, _)) = dtype.int_range() else { return wide };
+    Range(wide.0.max(least as f64), wide.1)
+}
+
 fn fill_tensor(t: &mut HostTensor, fill: Fill, range: Range, rng: &Philox, stream: u64) {
-    let Range(low, high) = range;
     let (dtype, len) = (t.dtype, t.len());
+    let Range(low, high) = range_of(dtype, range);
     if let Fill::Bits(part) = fill {
         return bit_patterns(t, u64::from(part) * len);
     }
@@ -288,6 +301,7 @@ fn write_all(t: &mut HostTensor, values: impl Fn(u64, &mut [f64]) + Sync) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::op::Tier;
 
     #[test]
     fn data_depends_on_the_name_alone() {
@@ -381,5 +395,36 @@ mod tests {
         ] {
             assert!(parse(name).is_err(), "{name}");
         }
+    }
+
+    /// Where nearly all numbers are one, a place that is wrong or a part that is left out shows in nothing.
+    #[test]
+    fn integers_are_not_nearly_all_one_number() {
+        let (mut seen, mut nearly) = (0, Vec::new());
+        for op in crate::op::all() {
+            for dtype in op.dtypes.iter().copied().filter(|d| !d.is_float()) {
+                for fill in [Fill::Uniform, Fill::Positive, Fill::Integer, Fill::Constant] {
+                    let Some(spec) = op.specs(Tier::Full, dtype).into_iter().find(|s| s.fill == fill) else { continue };
+                    let case = op.case(dtype, &spec.dims, spec.attrs, fill).unwrap();
+                    let read = op.operands.iter().enumerate().filter(|(_, o)| o.role != Role::Out);
+                    for ((_, operand), t) in read.zip(inputs(op, &case).unwrap()) {
+                        if t.dtype.is_float() || t.len() < 64 {
+                            continue;
+                        }
+                        seen += 1;
+                        let mut values: Vec<&[u8]> = t.bytes().chunks(t.dtype.size() as usize).collect();
+                        values.sort_unstable();
+                        values.dedup();
+                        let zero = values.len() == 1 && values[0].iter().all(|b| *b == 0);
+                        let least = if fill == Fill::Integer { 4 } else { 32 };
+                        if zero || (fill != Fill::Constant && values.len() < least.min(t.len() as usize / 4)) {
+                            nearly.push(format!("{case} {}: {}", operand.name, values.len()));
+                        }
+                    }
+                }
+            }
+        }
+        assert!(seen > 200, "{seen}");
+        assert!(nearly.is_empty(), "{} of {seen}: {:#?}", nearly.len(), &nearly[..nearly.len().min(20)]);
     }
 }

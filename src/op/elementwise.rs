@@ -340,7 +340,8 @@ fn bind_unary(shapes: &[Vec<u64>], _: &Attrs) -> Result<Binding> {
 
 fn unary_cost(case: &Case, flops: u64) -> Cost {
     let n = case.dim("n");
-    Cost { flops: flops * n, read: n * case.dtype.size(), written: n * case.dtype.size() }
+    let bytes = n.saturating_mul(case.dtype.size());
+    Cost { flops: n.saturating_mul(flops), read: bytes, written: bytes }
 }
 
 /// The exact value, and |x|.

@@ -359,4 +359,15 @@ mod tests {
         let e = choose(GEMM.kernels, &case, &info, Some("fastest")).unwrap_err();
         assert!(e.to_string().contains("known: blas blocked naive"), "{e}");
     }
+
+    /// BLAS lets a library leave the operands alone then.
+    #[test]
+    fn no_library_multiplies_by_nothing() {
+        let info = card();
+        let attrs = Attrs::new().with("alpha", Attr::Float(0.0));
+        let case = GEMM.case(DType::F32, &[64, 64, 64], attrs, Fill::Special).unwrap();
+        let choice = choose(GEMM.kernels, &case, &info, None).unwrap();
+        assert_ne!(choice.kernel.variant, "cublas", "{}", choice.reason);
+        assert!(choose(GEMM.kernels, &case, &info, Some("cublas")).is_err());
+    }
 }

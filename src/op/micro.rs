@@ -232,7 +232,8 @@ fn bind_copy(shapes: &[Vec<u64>], attrs: &Attrs) -> Result<Binding> {
 }
 
 fn copy_cost(case: &Case) -> Cost {
-    Cost { flops: 0, read: case.dim("n") * 4, written: case.dim("n") * 4 }
+    let bytes = case.dim("n").saturating_mul(4);
+    Cost { flops: 0, read: bytes, written: bytes }
 }
 
 fn spec(n: u64, attrs: Attrs, fill: Fill) -> CaseSpec {

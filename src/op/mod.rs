@@ -441,6 +441,9 @@ impl OpDesc {
             )
             .op(self.name));
         }
+        for d in self.attrs {
+            attrs.get(d.name).map_or(Ok(()), |v| d.check(v)).map_err(|e| e.op(self.name))?;
+        }
         let mut kept = Attrs::new();
         for d in self.attrs {
             if let Some(v) = attrs.get(d.name)

@@ -1,5 +1,7 @@
 //! The soak: detectors against synthetic evidence and planted faults, scenarios on the CPU, the binary as a whole.
 
+#![allow(clippy::print_stderr, reason = "skips are named")]
+
 #[cfg(feature = "cli")]
 mod binary;
 #[cfg(all(feature = "cli", unix))]

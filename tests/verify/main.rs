@@ -499,8 +499,17 @@ fn the_exhaustive_tier_takes_every_bit_pattern_and_goes_on_where_it_stopped() {
     assert!(bytes.chunks(2).enumerate().all(|(i, b)| usize::from(u16::from_le_bytes([b[0], b[1]])) == i));
     let done = done(&cfg, &[cpu()], &records);
     assert_eq!(done.len(), 1);
-    let (summary, records) = run(&VerifyConfig { done, ..cfg }, vec![cpu()]);
+    let (summary, records) = run(&VerifyConfig { done, ..cfg.clone() }, vec![cpu()]);
     assert_eq!((summary.resumed, records.len(), summary.exit_code()), (1, 0, 0));
+    // Each target of a conversion, once.
+    let cast = VerifyConfig { ops: vec![op::find("cast").unwrap()], ..cfg.clone() };
+    let (summary, records) = run(&VerifyConfig { dtypes: Some(vec![DType::F16]), ..cast }, vec![cpu()]);
+    let mut cases: Vec<&str> = records.iter().map(|r| r.case.as_str()).collect();
+    assert!(cases.len() >= 8 && cases.iter().any(|c| c.contains("to=")), "{cases:?}");
+    assert_eq!((summary.passed, summary.failed), (cases.len() as u64, 0));
+    cases.sort_unstable();
+    cases.dedup();
+    assert_eq!(cases.len(), records.len());
     // Ops of other forms have no such tier: nothing was compared, which is no pass.
     let cfg = VerifyConfig { ops: vec![op::find("gemm").unwrap()], tier: Tier::Exhaustive, ..config() };
     assert_eq!(run(&cfg, vec![cpu()]).0.exit_code(), 4);

@@ -82,13 +82,6 @@ pub(super) fn join(all: &mut Profile, part: &Profile, own: &[Entry]) {
     }
 }
 
-/// The profile with these keys alone.
-pub(super) fn only(profile: &Profile, keys: &[Entry]) -> Profile {
-    let mut some = profile.clone();
-    some.entries.retain(|e| keys.iter().any(|k| same_key(k, e)));
-    some
-}
-
 fn add_devices(now: &mut Profile, other: &Profile) {
     for device in &other.devices {
         if !now.devices.iter().any(|d| d.uid == device.uid) {

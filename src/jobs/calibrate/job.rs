@@ -500,6 +500,7 @@ impl<'a> Job<'a> {
         self.entries.sort_by_key(|(number, _)| *number);
         self.records.sort_by_key(|(number, _)| *number);
         self.profile.entries = self.entries.into_iter().map(|(_, entry)| entry).collect();
+        let asked = self.profile.entries.clone();
         if self.unmeasured > 0 {
             self.profile.notes.push(format!("{} keys are unmeasured: the budget was spent", self.unmeasured));
         }
@@ -531,6 +532,7 @@ impl<'a> Job<'a> {
             cut: self.cut,
             wrong: self.wrong,
             kept: self.kept,
+            asked,
             interrupted: self.interrupted,
             calls: self.calls,
             complete: self.unmeasured == 0 && !self.interrupted,

@@ -94,6 +94,8 @@ pub struct Calibrated {
     pub wrong: Vec<Finding>,
     /// Keys that an earlier, partial profile had.
     pub kept: u64,
+    /// Entries of the keys that were asked for: measured now, or kept of a profile that was cut short.
+    pub asked: Vec<Entry>,
     /// True if it was interrupted; the profile then says that it is partial.
     pub interrupted: bool,
     /// Calls that were timed, those to warm up among them: for crossings, and at other shapes for the curves.
@@ -113,10 +115,9 @@ impl Calibrated {
         !self.records.is_empty() && self.records.iter().all(|r| r.verdict == Verdict::Unmeasured.name())
     }
 
-    /// The profile with the keys that were measured now, and no others.
-    pub fn measured_now(&self) -> Profile {
-        let own: Vec<Entry> = self.records.iter().map(Entry::from).collect();
-        earlier::only(&self.profile, &own)
+    /// The profile with the keys that were asked for, and no others that an earlier one brought along.
+    pub fn as_asked(&self) -> Profile {
+        Profile { entries: self.asked.clone(), ..self.profile.clone() }
     }
 
     /// The same as a line for people.
@@ -516,6 +517,7 @@ pub fn joined(parts: Vec<Calibrated>) -> Result<Calibrated> {
         all.cut += part.cut;
         all.wrong.extend(part.wrong);
         all.kept += part.kept;
+        all.asked.extend(part.asked);
         all.interrupted |= part.interrupted;
         all.calls = [all.calls[0] + part.calls[0], all.calls[1] + part.calls[1]];
         all.complete &= part.complete;

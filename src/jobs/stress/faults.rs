@@ -14,7 +14,7 @@ use super::scenario::Counts;
 use super::scenario::reference::wrong;
 use super::simulated::{clean_series, leaking_series, sound};
 use super::supervisor::Exit;
-use super::verdict::{Evidence, Limits, Verdict, overall};
+use super::verdict::{Evidence, INTERRUPTED, Limits, Verdict, overall};
 use super::worker::Line;
 
 /// A fault, or a sound run, and what must become of it.
@@ -123,7 +123,7 @@ pub(super) static ROWS: &[Row] = &[
         "interrupted",
         By::Script { says: |_| said(flat(|_| ()), |_| ()), exit: DONE, seconds: 0.4, interrupt: true },
         Inconclusive,
-        4,
+        INTERRUPTED,
     ),
     row("device memory that other processes move", By::Evidence(neighbour), Inconclusive, 4),
     row("device memory that grows, nobody tells whose", By::Evidence(unattributed), Inconclusive, 4),

@@ -24,7 +24,7 @@ use rayon::prelude::*;
 
 use crate::base::record::{Record, Status, VerifyRecord};
 use crate::base::sink::{Cancel, Progress, Sink};
-use crate::base::{Case, Code, DType, Error, Result};
+use crate::base::{Attrs, Case, Code, DType, Error, Result};
 use crate::device::cpu;
 use crate::device::probe::Rig;
 use crate::device::telemetry::Telemetry;
@@ -242,9 +242,23 @@ fn exhaustive(op: &OpDesc, dtype: DType) -> Result<Vec<Case>> {
     }
     let patterns = 1u64 << (8 * dtype.size());
     let n = patterns.min(PART);
-    (0..patterns / n)
-        .map(|part| op.case(dtype, &[n], crate::base::Attrs::new(), crate::base::Fill::Bits(part as u32)))
-        .collect()
+    let with = |attrs: Attrs| {
+        (0..patterns / n).map(move |part| op.case(dtype, &[n], attrs.clone(), crate::base::Fill::Bits(part as u32)))
+    };
+    attributes(op, dtype)?.into_iter().flat_map(with).collect()
+}
+
+/// The attributes of an op's own cases, each once: every target of a cast, every exponent of a power.
+fn attributes(op: &OpDesc, dtype: DType) -> Result<Vec<Attrs>> {
+    let mut all = vec![Attrs::new()];
+    for spec in op.specs(Tier::Full, dtype) {
+        // Without those that say what holds anyway.
+        let attrs = op.case(dtype, &spec.dims, spec.attrs, spec.fill)?.attrs;
+        if !all.contains(&attrs) {
+            all.push(attrs);
+        }
+    }
+    Ok(all)
 }
 
 /// One line per record: `FAIL softmax/f32/m7,n33/-/uniform opencl:0 row  max err 3.1e-4 > 2.4e-7 at [6,32] (got 0.021,
