@@ -246,7 +246,7 @@ fn mistakes_are_one_clear_line() {
         (&["alloc"], "a measurement, not a library call", 2),
         (&["relu", "--in", &a, "--device", "cuda:9"], "no device 'cuda:9'", 3),
         (&["relu", "--in", &a, "--device", "all"], "one device", 2),
-        (&["relu", "--in", &a, "--device", "cpu,cpu"], "one device", 2),
+        (&["relu", "--in", &a, "--device", "cpu,sim:laptop"], "one device", 2),
         (&["relu", "--in", &a, "--device", "cpu", "--variant", "warp"], "no variant 'warp'", 2),
         (&["relu", "--in", &a, "--threads", "0"], "--threads", 2),
         (&["relu", "--in", &flags], "flags.npy: dtype '|b1': no op computes with booleans", 2),
