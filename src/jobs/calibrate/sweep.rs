@@ -611,24 +611,30 @@ mod tests {
         }
     }
 
+    /// `exp` with resident operands, with any sizes, processes and time.
+    fn exp_sweep<'a>(clock: &Arc<VirtualClock>, cancel: &'a Cancel) -> Sweep<'a> {
+        let op = op::find("exp").unwrap();
+        Sweep {
+            op,
+            dtype: DType::F32,
+            family: &op.families[0],
+            range: (1024, 1 << 23),
+            device: "sim:none",
+            residencies: &[Residency::Resident],
+            processes: 5,
+            clock: Arc::clone(clock) as Arc<dyn Clock>,
+            budget_s: 100.0,
+            seed: 1,
+            cancel,
+        }
+    }
+
     /// The budget is twice a key's even share, and a verdict takes five looks at the largest size.
     #[test]
     fn a_new_size_leaves_time_for_a_verdict() {
-        let (op, clock) = (op::find("exp").unwrap(), Arc::new(VirtualClock::new()));
+        let (clock, cancel) = (Arc::new(VirtualClock::new()), Cancel::new());
         for budget_s in (0..12).map(|i| 0.05 * 1.3f64.powi(i)) {
-            let sweep = Sweep {
-                op,
-                dtype: DType::F32,
-                family: &op.families[0],
-                range: (1024, 1 << 23),
-                device: "sim:none",
-                residencies: &[Residency::Resident],
-                processes: 5,
-                clock: Arc::clone(&clock) as Arc<dyn Clock>,
-                budget_s,
-                seed: 1,
-                cancel: &Cancel::new(),
-            };
+            let sweep = Sweep { budget_s, ..exp_sweep(&clock, &cancel) };
             let mut swept = Swept::default();
             let mut looker = Linear(Arc::clone(&clock), 1e-9);
             sweep.begin(&mut looker, &mut swept).unwrap();
@@ -661,21 +667,8 @@ mod tests {
 
     #[test]
     fn an_error_takes_no_verdict_back() {
-        let (op, clock) = (op::find("exp").unwrap(), Arc::new(VirtualClock::new()));
-        let cancel = Cancel::new();
-        let sweep = Sweep {
-            op,
-            dtype: DType::F32,
-            family: &op.families[0],
-            range: (1024, 1 << 20),
-            device: "sim:none",
-            residencies: &[Residency::Resident],
-            processes: 11,
-            clock: Arc::clone(&clock) as Arc<dyn Clock>,
-            budget_s: 100.0,
-            seed: 1,
-            cancel: &cancel,
-        };
+        let (clock, cancel) = (Arc::new(VirtualClock::new()), Cancel::new());
+        let sweep = Sweep { range: (1024, 1 << 20), processes: 11, ..exp_sweep(&clock, &cancel) };
         let run = |looks: usize| {
             let (mut swept, mut looker) = (Swept::default(), Dying(looks));
             sweep.begin(&mut looker, &mut swept).unwrap();
