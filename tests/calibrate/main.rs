@@ -16,7 +16,7 @@ use gpuctl::device::Device;
 use gpuctl::device::faulty::{FaultPlan, Faulty};
 use gpuctl::device::probe::Rig;
 use gpuctl::device::sim::{self, Compute, Model, Spec};
-use gpuctl::jobs::calibrate::{CalibrateConfig, Calibrated, decide, run, run_in};
+use gpuctl::jobs::calibrate::{CalibrateConfig, Calibrated, decide, run, run_in, study_in};
 use gpuctl::measure::crossing::{self, Look, Outcome, Plan, Step};
 use gpuctl::measure::{Residency, stop};
 use gpuctl::op::{OpDesc, Role, find};
@@ -49,12 +49,12 @@ fn calibrate(cfg: &CalibrateConfig, rig: &Rig) -> Calibrated {
 }
 
 /// The machine as so many processes meet it.
-fn processes(spec: &Spec) -> Vec<Rig> {
+fn processes(spec: &Spec, first: u64, compute: Compute) -> Vec<Rig> {
     let open = |process| {
-        let (cpu, gpu) = sim::open_spec(Spec { process, ..spec.clone() }, Compute::Real).unwrap();
+        let (cpu, gpu) = sim::open_spec(Spec { process, ..spec.clone() }, compute).unwrap();
         rig(cpu, vec![gpu])
     };
-    (0..5).map(open).collect()
+    (first..first + 5).map(open).collect()
 }
 
 fn calibrate_in(cfg: &CalibrateConfig, rigs: &[Rig]) -> Calibrated {
@@ -133,16 +133,15 @@ fn truth(spec: &Spec, op: &OpDesc, residency: Residency, range: (u64, u64)) -> O
     found
 }
 
+/// In ten sets of five processes, the first of which computes as well.
 #[test]
 fn measured_crossings_contain_the_simulators_truth() {
-    let mut crossings = 0;
+    let (mut crossings, mut inside) = (0, 0);
     for (preset, ops) in [("h200", ["gemm", "add", "exp"]), ("laptop", ["gemm", "add", "exp"])] {
-        let spec = sim::spec(preset).unwrap();
-        let mut spec = spec;
+        let mut spec = sim::spec(preset).unwrap();
         // A step in speed has two truths, one on either side; it has a test of its own.
         spec.device.throttle = None;
-        let rigs = processes(&spec);
-        for name in ops {
+        for (name, set) in ops.into_iter().flat_map(|name| (0..10).map(move |set| (name, set))) {
             let op = find(name).unwrap();
             // The laptop's devices cross near two million elements, the server's below half a million.
             let range = match (name, preset) {
@@ -151,7 +150,16 @@ fn measured_crossings_contain_the_simulators_truth() {
                 _ => (1024, 1 << 20),
             };
             let cfg = CalibrateConfig { range: Some(range), processes: 5, ..config(&[name]) };
-            let got = calibrate_in(&cfg, &rigs);
+            let got = if set == 0 {
+                let got = calibrate_in(&cfg, &processes(&spec, 0, Compute::Real));
+                let text = got.profile.to_toml().unwrap();
+                assert_eq!(Profile::from_toml(&text).unwrap(), got.profile);
+                assert!(text.contains("simulated"), "the profile says that nothing was measured");
+                got
+            } else {
+                let rigs = processes(&spec, 100 * set, Compute::None);
+                study_in(&cfg, &rigs.iter().collect::<Vec<_>>(), &mut Collect::default(), &Cancel::new()).unwrap()
+            };
             assert!(got.complete, "{:?}", got.profile.notes);
             for r in got.records.iter().filter(|r| r.family == op.families[0].name) {
                 let residency: Residency = r.residency.parse().unwrap();
@@ -169,22 +177,21 @@ fn measured_crossings_contain_the_simulators_truth() {
                     Some(n) if n == range.0 => assert_eq!(r.verdict, "always", "{at}"),
                     Some(n) => {
                         let [low, high] = r.ci.expect(&at);
-                        assert!(r.verdict == "crossing" && low <= n && n <= high, "{at}");
-                        assert!(high as f64 / low as f64 <= 1.6, "the interval is narrow: {at}");
+                        let [from, to] = [low as f64 / n as f64, high as f64 / n as f64];
+                        assert!(r.verdict == "crossing" && from <= 1.03 && to >= 1.0 / 1.03, "{at}");
+                        assert!(to / from <= 1.6, "the interval is narrow: {at}");
                         let crossing = r.crossing.expect(&at);
                         assert!(low <= crossing && crossing <= high, "{at}");
                         assert_eq!(r.threshold, Some(decide::with_margin(crossing, 1.1)));
                         crossings += 1;
+                        inside += usize::from(from <= 1.0 && to >= 1.0);
                     }
                 }
             }
-            let text = got.profile.to_toml().unwrap();
-            let back = Profile::from_toml(&text).unwrap();
-            assert_eq!(back, got.profile);
-            assert!(text.contains("simulated"), "the profile says that nothing was measured");
         }
     }
-    assert!(crossings >= 4, "{crossings} crossings were compared");
+    println!("{inside} of {crossings} intervals hold the truth, the others miss it by less than 3 %");
+    assert!(crossings >= 40 && inside as f64 >= 0.93 * crossings as f64, "{inside} of {crossings}");
 }
 
 /// n operations take n ns on the CPU and 90 us + n/10 ns on the device: 100,000 exactly, but for the wait at the end of
@@ -373,7 +380,7 @@ fn synthetic(key: &Key<'_>, noise: Noise, run: u64) -> (Outcome, u64) {
         for size in sizes.into_iter().filter(|s| had(s, process) == visit).collect::<Vec<_>>() {
             let at = found.entry(size).or_default();
             at.resize(at.len().max(process + 1), Vec::new());
-            let pairs = if processes == 1 { 7 } else { 3 };
+            let pairs = 3;
             let (cpu, gpu) = (key.times)(size);
             let offset = noise.process * rng.normal(1, process as u64);
             let slow = if process == 1 && done >= throttled_from { 1.5 } else { 1.0 };

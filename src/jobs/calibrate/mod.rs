@@ -11,6 +11,7 @@ mod job;
 mod machine;
 mod own;
 pub mod regret;
+mod schedule;
 mod shapes;
 mod slowed;
 mod smoke;
@@ -20,8 +21,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::base::record::CalibrateRecord;
-use crate::base::sink::{Cancel, Progress, Sink};
-use crate::base::{Clock, Code, DType, Error, Result, os};
+use crate::base::sink::{Cancel, Sink};
+use crate::base::{Code, DType, Error, Result, os};
 use crate::device::probe::Rig;
 use crate::device::telemetry::Telemetry;
 use crate::engine::KernelCache;
@@ -29,14 +30,13 @@ use crate::engine::trials::Finding;
 use crate::jobs::look::{Crew, Here, Looker};
 use crate::jobs::workers::Start;
 use crate::measure::Residency;
-use crate::measure::crossing::Plan;
 use crate::op::{Family, OpDesc, Unit};
 use crate::profile::model::{Curve, Sample, fit};
 use crate::profile::{Entry, Profile, ProfileDevice, Verdict};
 
-use job::{Group, Job, More, groups_of};
+use job::{Job, groups_of};
 use machine::transfer;
-use sweep::{Depth, Swept};
+use schedule::{BLOCK, Span, calibrate_block};
 
 pub use super::look::worker;
 pub use own::{Own, measure};
@@ -120,15 +120,29 @@ impl Calibrated {
         Profile { entries: self.asked.clone(), ..self.profile.clone() }
     }
 
+    /// Crossings, and how many of them are known within 10 %: the upper end of the interval is at most 1.21 times the lower one.
+    pub fn crossings(&self) -> (usize, usize) {
+        let intervals = self.records.iter().filter(|r| r.verdict == Verdict::Crossing.name()).filter_map(|r| r.ci);
+        let close = |[low, high]: &[u64; 2]| *high as f64 <= CLOSE * CLOSE * *low as f64;
+        (intervals.clone().count(), intervals.filter(close).count())
+    }
+
     /// The same as a line for people.
     pub fn summary(&self) -> String {
         let part = match self.cut {
             0 => String::new(),
             n => format!(", {n} of them up to a smaller size than asked for (a longer budget reaches further)"),
         };
-        format!("{} of {} keys decided{part}", self.decided(), self.records.len())
+        let close = match self.crossings() {
+            (0, _) => String::new(),
+            (all, close) => format!("; {close} of {all} crossings known within 10 %"),
+        };
+        format!("{} of {} keys decided{part}{close}", self.decided(), self.records.len())
     }
 }
+
+/// Times and a part of a crossing within which it is known closely.
+const CLOSE: f64 = 1.1;
 
 /// Whether an op has keys of these dtypes: micro ops have no CPU side.
 pub fn can(op: &OpDesc, dtypes: &[DType]) -> bool {
@@ -269,190 +283,6 @@ fn run_with(
     }
     job.note_clocks(sink);
     Ok(job.finish())
-}
-
-/// Groups whose samples are in memory together.
-const BLOCK: usize = 256;
-
-/// Groups that have their first verdicts together: enough for their turns to lie apart, and few enough for a budget that does
-/// not suffice to give some of them all rather than all of them some.
-const TOGETHER: usize = 24;
-
-/// Seconds from the end of a turn of a group to its next: what a machine does for some tenths of a second should not be what
-/// all its looks find. Measured once, on a virtual machine with two processors (docs/measuring.md).
-const APART: f64 = 0.25;
-
-/// So many times counts the time of a group in which no winner changes for sure, once all had their first looks: mostly nobody
-/// surely wins its largest size, which is a matter of a few percent and of the dearest calls.
-const OPEN: f64 = 4.0;
-
-/// Looks that a group alone is to have time for: a crossing takes about half as many, at least.
-const LOOKS: f64 = 200.0;
-
-/// Share of the time that is kept for shapes besides the sweeps, once the verdicts are known.
-const SHAPES: f64 = 0.25;
-
-/// Share of what is left for sizes that had no place in a key's share: before wide intervals become narrow ones, and in the end,
-/// when only curves that decide little would come after them.
-const LARGER: [f64; 2] = [0.3, 0.8];
-
-/// Share of the time that is kept for fitting curves, at most, and seconds that a curve takes, five times what was measured
-/// (1.8 s for 172 on two processors).
-const FITTING: f64 = 0.1;
-/// See [`FITTING`].
-const FIT: f64 = 0.05;
-
-/// The time that is left.
-struct Span<'a> {
-    clock: &'a dyn Clock,
-    end: f64,
-}
-
-impl Span<'_> {
-    fn left(&self) -> f64 {
-        (self.end - self.clock.now()).max(0.0)
-    }
-
-    fn wait_until(&self, time: f64) {
-        let wait = time.min(self.end) - self.clock.now();
-        // A simulated machine has no states that pass.
-        if wait > 0.0 && !self.clock.is_virtual() {
-            self.clock.sleep(Duration::from_secs_f64(wait));
-        }
-    }
-}
-
-/// Calibrates these groups: first every verdict that the time suffices for, then narrow ones, then the shapes that curves
-/// rest on.
-fn calibrate_block(
-    job: &mut Job<'_>,
-    groups: &[Group<'_>],
-    span: &Span<'_>,
-    looker: &mut dyn Looker,
-    sink: &mut dyn Sink,
-    cancel: &Cancel,
-) -> Result<()> {
-    let whole = span;
-    let keys: usize = groups.iter().map(|g| job.offered(g).len()).sum();
-    let fitting = if span.clock.is_virtual() { 0.0 } else { (FITTING * span.left()).min(FIT * keys as f64) };
-    let span = &Span { end: span.end - fitting, ..*span };
-    let deciding = Span { end: span.end - SHAPES * span.left(), ..*span };
-    let mut all: Vec<(&Group<'_>, Swept)> = Vec::new();
-    let mut done = 0;
-    for some in groups.chunks(TOGETHER) {
-        let from = all.len();
-        let even = deciding.left() * some.len() as f64 / (groups.len() - done) as f64;
-        let span = Span { end: span.clock.now() + even, ..*span };
-        for (i, group) in some.iter().enumerate() {
-            sink.progress(&at("", group, done, groups.len()));
-            // Many need less than their share, so each may take twice as much.
-            let share = (2.0 * span.left() / (some.len() - i) as f64).min(span.left());
-            all.extend(job.group(group, share, looker, sink, cancel)?.map(|swept| (group, swept)));
-            done += 1;
-        }
-        let apart = apart(span.left());
-        turns(job, (More::Decide(Depth::First), apart), &span, &mut all[from..], looker, sink, cancel)?;
-    }
-    // Where the winner changes, larger sizes hardly change the place of a call.
-    let (mut all, mut others): (Vec<_>, Vec<_>) = all.into_iter().partition(|(_, s)| s.crosses());
-    larger(job, (&deciding, LARGER[0]), &mut others, looker, sink, cancel)?;
-    all.append(&mut others);
-    // What the others did not need goes to those that it was not enough for.
-    let (begin, left) = (span.clock.now(), span.left());
-    let share = if left > 0.0 { deciding.left() / left } else { 0.0 };
-    let apart = apart(left);
-    for part in 1..=Plan::PARTS {
-        let depth = Depth::Full(Plan::in_part(job.cfg.processes, part));
-        let span = Span { end: begin + left * part as f64 / Plan::PARTS as f64, ..*span };
-        let deciding = Span { end: span.clock.now() + share * span.left(), ..span };
-        turns(job, (More::Decide(depth), apart), &deciding, &mut all, looker, sink, cancel)?;
-        let (mut some, mut others): (Vec<_>, Vec<_>) = all.into_iter().partition(|(_, s)| s.crosses());
-        turns(job, (More::Shapes, apart), &span, &mut some, looker, sink, cancel)?;
-        some.append(&mut others);
-        all = some;
-        larger(job, (&span, LARGER[1]), &mut all, looker, sink, cancel)?;
-        // Where the winner never changes, a curve decides little.
-        turns(job, (More::Shapes, apart), &span, &mut all, looker, sink, cancel)?;
-        turns(job, (More::Decide(depth), apart), &span, &mut all, looker, sink, cancel)?;
-    }
-    let work: Vec<_> = all.iter().map(|(g, s)| Ok((job.samples(g, s)?, s.crosses()))).collect::<Result<_>>()?;
-    let (curves, left_out) = fits(work, whole, cancel);
-    job.without_curve += left_out;
-    for ((group, swept), curves) in all.into_iter().zip(curves) {
-        job.judge(group, swept, curves, sink)?;
-    }
-    Ok(())
-}
-
-/// Larger sizes for this share of the time, and first verdicts with them.
-fn larger(
-    job: &mut Job<'_>,
-    (span, share): (&Span<'_>, f64),
-    all: &mut [(&Group<'_>, Swept)],
-    looker: &mut dyn Looker,
-    sink: &mut dyn Sink,
-    cancel: &Cancel,
-) -> Result<()> {
-    let some = Span { end: span.clock.now() + share * span.left(), ..*span };
-    let apart = apart(some.left());
-    turns(job, (More::Larger, apart), &some, all, looker, sink, cancel)?;
-    turns(job, (More::Decide(Depth::First), apart), span, all, looker, sink, cancel)
-}
-
-/// Seconds between the looks of a group: [`APART`], or less where so much time is too short for that.
-fn apart(time: f64) -> f64 {
-    APART.min(time / LOOKS)
-}
-
-fn at(what: &str, group: &Group<'_>, done: usize, total: usize) -> Progress {
-    Progress {
-        doing: format!(
-            "{what}{} {} {} on {}",
-            group.op.name,
-            group.dtype,
-            group.family.name,
-            group.runner.device().info().id
-        ),
-        done: done as u64,
-        total: Some(total as u64),
-    }
-}
-
-/// Groups look one after the other, one look at a time, whoever has had the least time next, until none waits any more or
-/// the time is up. Looks of one group lie so many seconds apart.
-fn turns(
-    job: &mut Job<'_>,
-    (how, apart): (More, f64),
-    span: &Span<'_>,
-    all: &mut [(&Group<'_>, Swept)],
-    looker: &mut dyn Looker,
-    sink: &mut dyn Sink,
-    cancel: &Cancel,
-) -> Result<()> {
-    // Which, the time it had, and when it may look again.
-    let mut queue: Vec<(usize, f64, f64)> =
-        (0..all.len()).filter(|i| how.helps(&all[*i].1)).map(|i| (i, 0.0, 0.0)).collect();
-    let total = queue.len();
-    while span.left() > 0.0 && !queue.is_empty() && !cancel.raised() {
-        let now = span.clock.now();
-        let ready = queue.iter().enumerate().filter(|(_, q)| q.2 <= now || span.clock.is_virtual());
-        let Some((place, _)) = ready.min_by(|(_, a), (_, b)| a.1.total_cmp(&b.1)) else {
-            span.wait_until(queue.iter().map(|q| q.2).fold(f64::INFINITY, f64::min));
-            continue;
-        };
-        let (i, had, _) = queue.swap_remove(place);
-        let (group, swept) = &mut all[i];
-        sink.progress(&at(how.doing(), group, total - queue.len() - 1, total));
-        let share = span.left().min(1.5 * span.left() / (queue.len() + 1) as f64);
-        job.go_on((*group, how), swept, share, looker, cancel)?;
-        if swept.waits {
-            let end = span.clock.now();
-            let counts = if matches!(how, More::Decide(Depth::Full(_))) && !swept.crosses() { OPEN } else { 1.0 };
-            queue.push((i, had + counts * (end - now), end + apart));
-        }
-    }
-    job.interrupted |= cancel.raised();
-    Ok(())
 }
 
 /// What the curves of a group rest on, one for each residency, with whether its calls copy operands; and whether the winner

@@ -19,16 +19,16 @@ use crate::profile::model::Sample;
 use super::shapes::size_of;
 use elsewhere::Elsewhere;
 
-/// Pairs of the first look at a size, and of each visit where several processes measure: few, for what a visit finds moves
-/// more from visit to visit than within one. On a virtual machine with two processors the logarithm of the ratio had a deviation
-/// of 0.27 from look to look with 3 pairs as well as with 5, and 5 take half as long again (docs/measuring.md).
-const PAIRS: [usize; 2] = [7, 3];
+/// Pairs of a look: the fewest, for what a look finds moves more from look to look than within one. On a virtual machine with two
+/// processors the logarithm of the ratio had a deviation of 0.27 from look to look with 3 pairs as well as with 5, and 5 take half
+/// as long again (docs/measuring.md).
+const PAIRS: usize = LEAST;
 
 /// Rounds before the pairs, to check and warm up.
 const BEFORE: usize = 2;
 
-/// Share of the budget that a look at one size may take: the largest size is looked at three times, and smaller ones more
-/// often, but they cost less. With the fewest pairs it may take twice as much.
+/// Half of the share of the budget that a look at one size may take: the largest size is looked at three times, and smaller ones
+/// more often, but they cost less.
 const POINT: f64 = 0.05;
 
 /// The same of new sizes. The budget is twice a key's even share there: five processes look at the largest within two fifths of it.
@@ -117,6 +117,10 @@ pub(super) struct Swept {
     pub(super) kernel: String,
     /// Calls that were timed, those to warm up among them: for the crossings, and at other shapes for the curves.
     pub(super) calls: [u64; 2],
+    /// Looks so far.
+    pub(super) looks: usize,
+    /// Seconds that went into narrower intervals, as they are counted.
+    pub(super) narrowed_s: f64,
     /// Why sizes beyond those of the first look are missing, if they are.
     cut: Option<String>,
     /// A measured run whose result is grossly wrong.
@@ -141,6 +145,11 @@ impl Swept {
     pub(super) fn is_open(&self) -> bool {
         use Outcome::{Crossing, Inconclusive};
         self.undecided || self.outcomes.iter().any(|(o, _)| matches!(o, Crossing { .. } | Inconclusive(_)))
+    }
+
+    /// True if the winner changes in a residency, or nobody knows yet whether it does.
+    pub(super) fn may_narrow(&self) -> bool {
+        self.crosses() || self.outcomes.iter().any(|(o, _)| *o == Outcome::Inconclusive(SPENT))
     }
 
     /// True if the winner changes in a residency, or may where calls take little: without a curve the CPU would make them all.
@@ -370,7 +379,7 @@ impl<'s, 'a> Running<'s, 'a> {
         let mut left = grid.into_iter().filter(|p| *p > known);
         (self.out.cut_short, self.out.cut) = (false, None);
         let Some(param) = left.next() else { return Ok(false) };
-        match self.sized_look(param, &all, 0, PAIRS[0])? {
+        match self.sized_look(param, &all, 0)? {
             Looked::Timed(_) => {
                 self.out.state.grid.push(param);
                 // If there is no other turn.
@@ -405,7 +414,7 @@ impl<'s, 'a> Running<'s, 'a> {
             if which.is_empty() {
                 continue;
             }
-            match self.sized_look(size, &which, process, PAIRS[1])? {
+            match self.sized_look(size, &which, process)? {
                 Looked::Stopped => return Ok(nothing()),
                 Looked::Timed(_) => {
                     self.out.waits = true;
@@ -478,12 +487,12 @@ impl<'s, 'a> Running<'s, 'a> {
     }
 
     /// A size of the sweep in one process; what is timed is kept.
-    fn sized_look(&mut self, param: u64, which: &[usize], process: usize, pairs: usize) -> Result<Looked> {
+    fn sized_look(&mut self, param: u64, which: &[usize], process: usize) -> Result<Looked> {
         let case = match self.sweep.case(param) {
             Ok(case) => case,
             Err(e) => return Ok(Looked::LeftOut { why: e.to_string(), time: false }),
         };
-        let looked = self.look(&case, which, process, pairs)?;
+        let looked = self.look(&case, which, process)?;
         if let Looked::Timed(timed) = &looked {
             self.out.calls[0] += timed.calls;
             for (i, device) in which.iter().zip(&timed.devices) {
@@ -498,7 +507,7 @@ impl<'s, 'a> Running<'s, 'a> {
     }
 
     /// Measures one shape in one process. Errors for interruption.
-    fn look(&mut self, case: &Case, which: &[usize], process: usize, pairs: usize) -> Result<Looked> {
+    fn look(&mut self, case: &Case, which: &[usize], process: usize) -> Result<Looked> {
         let sweep = self.sweep;
         let left_s = self.left();
         if left_s <= 0.0 {
@@ -507,30 +516,27 @@ impl<'s, 'a> Running<'s, 'a> {
         }
         let cost = (sweep.op.cost)(case);
         let mut budget_s = left_s;
-        let mut pairs = pairs;
         if let Some(k) = self.out.state.known {
             let predicted = stop::predict(k.round_s, &k.cost, &cost);
             let besides = k.besides_s * cost.bytes() as f64 / k.cost.bytes().max(1) as f64;
-            let least = besides + predicted * (LEAST + BEFORE) as f64;
+            let rounds = predicted * (PAIRS + BEFORE) as f64;
             // What was measured once is measured again as long as there is time at all: without it there is no verdict.
             let within = self.out.state.grid.last().is_some_and(|largest| sweep.cost_of(*largest) >= total(&cost));
             let most =
                 if self.share < OTHER && within { left_s } else { (2.0 * self.share * sweep.budget_s).min(left_s) };
-            if least > most {
+            if besides + rounds > most {
                 let (p, b) = (units::seconds(predicted), units::seconds(sweep.budget_s));
                 let m = units::seconds(besides);
                 let why = format!("predicted {p} a pair and {m} to make it, the key has {b}");
                 return Ok(Looked::LeftOut { why, time: true });
             }
-            let fit = ((self.share * sweep.budget_s - besides) / predicted) as usize;
-            pairs = fit.saturating_sub(BEFORE).clamp(LEAST, pairs);
             // Predictions are high rather than low, but not always.
-            budget_s = left_s.min(3.0 * predicted * (pairs + BEFORE) as f64).max(self.share * sweep.budget_s);
+            budget_s = left_s.min(3.0 * rounds).max(self.share * sweep.budget_s);
         }
         let order = Order {
             case: case.to_string(),
             places: which.iter().map(|i| (sweep.device.to_string(), sweep.residencies[*i])).collect(),
-            pairs,
+            pairs: PAIRS,
             budget_s,
         };
         match self.looker.look(&order, process, sweep.cancel) {
@@ -538,6 +544,7 @@ impl<'s, 'a> Running<'s, 'a> {
                 Ok(Looked::LeftOut { why: format!("{} hold too few pairs", units::seconds(budget_s)), time: true })
             }
             Ok(Some(timed)) => {
+                self.out.looks += 1;
                 self.keep(which, &timed, cost);
                 Ok(if self.out.stopped() { Looked::Stopped } else { Looked::Timed(timed) })
             }

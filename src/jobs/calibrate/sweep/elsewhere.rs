@@ -4,7 +4,7 @@ use crate::base::{Case, Features, Result};
 use crate::jobs::calibrate::shapes::{farthest, shapes};
 use crate::profile::model;
 
-use super::{Looked, PAIRS, Running};
+use super::{Looked, Running};
 
 /// Shapes besides the sweep that curves rest on: where there is one dimension, and where there are more.
 const OTHERS: [usize; 2] = [10, 24];
@@ -72,7 +72,7 @@ impl Running<'_, '_> {
         let Some(case) = elsewhere.cases.get(more).filter(|_| all < LOOKS) else { return Ok(false) };
         let process = (all + more) % self.sweep.processes.min(3);
         let residencies: Vec<usize> = (0..self.out.state.series.len()).collect();
-        if let Looked::Timed(timed) = self.look(case, &residencies, process, PAIRS[0])? {
+        if let Looked::Timed(timed) = self.look(case, &residencies, process)? {
             self.out.calls[1] += timed.calls;
             let pairs = timed.devices.into_iter().map(|d| (timed.cpu.clone(), d)).collect();
             self.out.state.others.push((case.clone(), process, pairs));

@@ -1,0 +1,292 @@
+//! In which order groups are measured, and how the time is shared out.
+
+use std::time::Duration;
+
+use crate::base::sink::{Cancel, Progress, Sink};
+use crate::base::{Clock, Result};
+use crate::jobs::look::Looker;
+use crate::measure::crossing::Plan;
+
+use super::fits;
+use super::job::{Group, Job, More};
+use super::sweep::{Depth, Swept};
+
+/// Groups whose samples are in memory together.
+pub(super) const BLOCK: usize = 256;
+
+/// Groups that take turns, where the time allows: enough for their turns to lie apart, and few enough for a budget that does not
+/// suffice to give some of them all rather than all of them some.
+const TOGETHER: usize = 24;
+
+/// Seconds from the end of a turn of a group to its next: what a machine does for some tenths of a second should not be what
+/// all its looks find. Measured once, on a virtual machine with two processors (docs/measuring.md).
+const APART: f64 = 0.25;
+
+/// So many times counts the time of a group in which no winner changes for sure, once all had their first looks: mostly nobody
+/// surely wins its largest size, which is a matter of a few percent and of the dearest calls.
+const OPEN: f64 = 4.0;
+
+/// Looks that a group alone is to have time for: a crossing takes about half as many, at least.
+const LOOKS: f64 = 200.0;
+
+/// Share of the time after which first verdicts end: one interval that is narrow is worth more than two that are wide.
+const FIRST: f64 = 0.5;
+
+/// Share of the time that is kept for shapes besides the sweeps, once the verdicts are known.
+const SHAPES: f64 = 0.2;
+
+/// Share of what is left for sizes that had no place in a key's share: before wide intervals become narrow ones, and in the end,
+/// when only curves that decide little would come after them.
+const LARGER: [f64; 2] = [0.3, 0.8];
+
+/// Share of the time that is kept for fitting curves, at most, and seconds that a curve takes, five times what was measured
+/// (1.8 s for 172 on two processors).
+const FITTING: f64 = 0.1;
+/// See [`FITTING`].
+const FIT: f64 = 0.05;
+
+/// The time that is left.
+pub(super) struct Span<'a> {
+    pub(super) clock: &'a dyn Clock,
+    pub(super) end: f64,
+}
+
+impl Span<'_> {
+    pub(super) fn left(&self) -> f64 {
+        (self.end - self.clock.now()).max(0.0)
+    }
+
+    fn wait_until(&self, time: f64) {
+        let wait = time.min(self.end) - self.clock.now();
+        self.clock.sleep(Duration::from_secs_f64(wait.max(0.0)));
+    }
+}
+
+/// Calibrates these groups: first every verdict that the time suffices for, then narrow ones, then the shapes that curves
+/// rest on.
+pub(super) fn calibrate_block(
+    job: &mut Job<'_>,
+    groups: &[Group<'_>],
+    span: &Span<'_>,
+    looker: &mut dyn Looker,
+    sink: &mut dyn Sink,
+    cancel: &Cancel,
+) -> Result<()> {
+    let whole = span;
+    let keys: usize = groups.iter().map(|g| job.offered(g).len()).sum();
+    let fitting = if span.clock.is_virtual() { 0.0 } else { (FITTING * span.left()).min(FIT * keys as f64) };
+    let span = &Span { end: span.end - fitting, ..*span };
+    let begin = span.clock.now();
+    let deciding = Span { end: span.end - SHAPES * span.left(), ..*span };
+    let first = Span { end: begin + FIRST * span.left(), ..*span };
+    let all = firsts(job, groups, [&first, &deciding], looker, sink, cancel)?;
+    let spent = span.clock.now() - begin;
+    // Where the winner changes, larger sizes hardly change the place of a call.
+    let (mut all, mut others): (Vec<_>, Vec<_>) = all.into_iter().partition(|(_, s)| s.crosses());
+    let some = Span { end: span.clock.now() + FIRST * deciding.left(), ..*span };
+    larger(job, (&some, LARGER[0]), &mut others, looker, sink, cancel)?;
+    all.append(&mut others);
+    // What the others did not need goes to those that it was not enough for, first ones first.
+    let looks: usize = all.iter().map(|(_, swept)| swept.looks).sum();
+    let ahead = LOOKS * spent / looks.max(1) as f64;
+    let (begin, left) = (span.clock.now(), span.left());
+    let share = if left > 0.0 { deciding.left() / left } else { 0.0 };
+    let apart = apart(span);
+    let shapes = Turns { how: More::Shapes, apart, ahead: 0.0 };
+    for part in 1..=Plan::PARTS {
+        let depth = Depth::Full(Plan::in_part(job.cfg.processes, part));
+        let narrow = Turns { how: More::Decide(depth), apart, ahead };
+        let span = Span { end: begin + left * part as f64 / Plan::PARTS as f64, ..*span };
+        let deciding = Span { end: span.clock.now() + share * span.left(), ..span };
+        turns(job, narrow, &deciding, &mut all, looker, sink, cancel)?;
+        let (mut some, mut others): (Vec<_>, Vec<_>) = all.into_iter().partition(|(_, s)| s.crosses());
+        turns(job, shapes, &span, &mut some, looker, sink, cancel)?;
+        some.append(&mut others);
+        all = some;
+        larger(job, (&span, LARGER[1]), &mut all, looker, sink, cancel)?;
+        // Where the winner never changes, a curve decides little.
+        turns(job, shapes, &span, &mut all, looker, sink, cancel)?;
+        turns(job, narrow, &span, &mut all, looker, sink, cancel)?;
+    }
+    let work: Vec<_> = all.iter().map(|(g, s)| Ok((job.samples(g, s)?, s.crosses()))).collect::<Result<_>>()?;
+    let (curves, left_out) = fits(work, whole, cancel);
+    job.without_curve += left_out;
+    for ((group, swept), curves) in all.into_iter().zip(curves) {
+        job.judge(group, swept, curves, sink)?;
+    }
+    Ok(())
+}
+
+/// Checks these groups, looks at their sizes and gives them first verdicts, as far as the first span suffices; in their order,
+/// but that later ones look while those before may not yet. All of them begin within the second span.
+fn firsts<'g, 'd>(
+    job: &mut Job<'_>,
+    groups: &'g [Group<'d>],
+    [span, longest]: [&Span<'_>; 2],
+    looker: &mut dyn Looker,
+    sink: &mut dyn Sink,
+    cancel: &Cancel,
+) -> Result<Vec<(&'g Group<'d>, Swept)>> {
+    let how = More::Decide(Depth::First);
+    let (begin, all_of_it, count) = (span.clock.now(), span.left(), groups.len());
+    let apart = apart(span);
+    let mut begun = 0;
+    let mut all: Vec<(&Group<'_>, Swept)> = Vec::new();
+    // Which, and when it may look again.
+    let mut waiting: Vec<(usize, f64)> = Vec::new();
+    loop {
+        let now = span.clock.now();
+        let ready = next_of(&waiting, now);
+        let due = begin + all_of_it * begun as f64 / count as f64 <= now;
+        // Many need less than their share, so each may take twice as much.
+        let even = |left: f64| 2.0 * left / (waiting.len() + count - begun).max(1) as f64;
+        if let Some(group) = groups.get(begun).filter(|_| due || ready.is_none() || waiting.len() < TOGETHER) {
+            sink.progress(&at("", group, begun, count));
+            let share = even(span.left()).max(even(longest.left()) / 4.0).min(longest.left());
+            begun += 1;
+            if let Some(swept) = job.group(group, share, looker, sink, cancel)? {
+                if how.helps(&swept) {
+                    waiting.push((all.len(), span.clock.now() + apart));
+                }
+                all.push((group, swept));
+            }
+            continue;
+        }
+        if span.left() <= 0.0 || cancel.raised() {
+            break;
+        }
+        match ready {
+            Some(place) => {
+                let (group, swept) = &mut all[waiting[place].0];
+                sink.progress(&at(how.doing(), group, begun - waiting.len(), count));
+                job.go_on((*group, how), swept, even(span.left()).min(span.left()), looker, cancel)?;
+                match swept.waits {
+                    true => waiting[place].1 = span.clock.now() + apart,
+                    false => _ = waiting.remove(place),
+                }
+            }
+            None if waiting.is_empty() => break,
+            None => span.wait_until(waiting.iter().map(|w| w.1).fold(f64::INFINITY, f64::min)),
+        }
+    }
+    job.interrupted |= cancel.raised();
+    Ok(all)
+}
+
+/// Which of those that wait, in their order, looks next: of the first [`TOGETHER`] whoever may do so for longest, else the first
+/// that may.
+fn next_of(waiting: &[(usize, f64)], now: f64) -> Option<usize> {
+    let ready = |place: &usize| waiting[*place].1 <= now;
+    let some = waiting.len().min(TOGETHER);
+    let longest = (0..some).filter(ready).min_by(|a, b| waiting[*a].1.total_cmp(&waiting[*b].1));
+    longest.or_else(|| (some..waiting.len()).find(ready))
+}
+
+/// Larger sizes for this share of the time, and first verdicts with them.
+fn larger(
+    job: &mut Job<'_>,
+    (span, share): (&Span<'_>, f64),
+    all: &mut [(&Group<'_>, Swept)],
+    looker: &mut dyn Looker,
+    sink: &mut dyn Sink,
+    cancel: &Cancel,
+) -> Result<()> {
+    let some = Span { end: span.clock.now() + share * span.left(), ..*span };
+    let first = Turns::first(&some);
+    turns(job, Turns { how: More::Larger, ..first }, &some, all, looker, sink, cancel)?;
+    turns(job, first, span, all, looker, sink, cancel)
+}
+
+/// Seconds between the looks of a group: [`APART`], or less where so much time is too short for that. None on a simulated
+/// machine, which has no states that pass.
+fn apart(span: &Span<'_>) -> f64 {
+    if span.clock.is_virtual() { 0.0 } else { APART.min(span.left() / LOOKS) }
+}
+
+fn at(what: &str, group: &Group<'_>, done: usize, total: usize) -> Progress {
+    Progress {
+        doing: format!(
+            "{what}{} {} {} on {}",
+            group.op.name,
+            group.dtype,
+            group.family.name,
+            group.runner.device().info().id
+        ),
+        done: done as u64,
+        total: Some(total as u64),
+    }
+}
+
+/// How groups take turns.
+#[derive(Clone, Copy)]
+struct Turns {
+    how: More,
+    /// Seconds between the looks of a group.
+    apart: f64,
+    /// Seconds that [`TOGETHER`] groups have before the next so many begin.
+    ahead: f64,
+}
+
+impl Turns {
+    /// For first verdicts within a span.
+    fn first(span: &Span<'_>) -> Self {
+        Turns { how: More::Decide(Depth::First), apart: apart(span), ahead: 0.0 }
+    }
+
+    /// Seconds that each group counts as having had before its first turn: the more, the later it comes. Those whose winner
+    /// changes come first, in the order in which they were asked for.
+    fn handicaps(&self, all: &[(&Group<'_>, Swept)]) -> Vec<f64> {
+        let mut handicaps = vec![0.0; all.len()];
+        if self.ahead <= 0.0 {
+            return handicaps;
+        }
+        let mut order: Vec<usize> = (0..all.len()).collect();
+        order.sort_by_key(|i| (!all[*i].1.may_narrow(), all[*i].0.number));
+        for (place, i) in order.into_iter().enumerate() {
+            handicaps[i] = self.ahead * (place / TOGETHER) as f64 + all[i].1.narrowed_s;
+        }
+        handicaps
+    }
+}
+
+/// Groups look one after the other, one look at a time, whoever has had the least time next, until none waits any more or
+/// the time is up.
+fn turns(
+    job: &mut Job<'_>,
+    turns: Turns,
+    span: &Span<'_>,
+    all: &mut [(&Group<'_>, Swept)],
+    looker: &mut dyn Looker,
+    sink: &mut dyn Sink,
+    cancel: &Cancel,
+) -> Result<()> {
+    let had = turns.handicaps(all);
+    // Which, the time it had, and when it may look again.
+    let mut queue: Vec<(usize, f64, f64)> =
+        (0..all.len()).filter(|i| turns.how.helps(&all[*i].1)).map(|i| (i, had[i], 0.0)).collect();
+    let total = queue.len();
+    while span.left() > 0.0 && !queue.is_empty() && !cancel.raised() {
+        let now = span.clock.now();
+        let ready = queue.iter().enumerate().filter(|(_, q)| q.2 <= now);
+        let Some((place, _)) = ready.min_by(|(_, a), (_, b)| a.1.total_cmp(&b.1)) else {
+            span.wait_until(queue.iter().map(|q| q.2).fold(f64::INFINITY, f64::min));
+            continue;
+        };
+        let (i, had, _) = queue.swap_remove(place);
+        let (group, swept) = &mut all[i];
+        sink.progress(&at(turns.how.doing(), group, total - queue.len() - 1, total));
+        let share = (1.5 * span.left() / (queue.len() + 1) as f64).max(turns.ahead).min(span.left());
+        job.go_on((*group, turns.how), swept, share, looker, cancel)?;
+        let end = span.clock.now();
+        let narrows = matches!(turns.how, More::Decide(Depth::Full(_)));
+        let counts = if narrows && !swept.may_narrow() { OPEN } else { 1.0 } * (end - now);
+        if narrows {
+            swept.narrowed_s += counts;
+        }
+        if swept.waits {
+            queue.push((i, had + counts, end + turns.apart));
+        }
+    }
+    job.interrupted |= cancel.raised();
+    Ok(())
+}
