@@ -58,6 +58,9 @@ pub fn log_ratio(cpu: &[f64], device: &[f64]) -> f64 {
     (median(cpu) / median(device)).ln()
 }
 
+/// Upper over lower end of the interval of a crossing that is known within 10 %.
+pub const WITHIN_10: f64 = 1.21;
+
 /// How much to measure.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
@@ -93,6 +96,11 @@ impl Plan {
     /// So many processes, all of which measure near a crossing.
     pub fn of_all(grid: Vec<u64>, processes: usize) -> Self {
         Plan { later: processes, ..Plan::new(grid).within(processes) }
+    }
+
+    /// The same until the interval is within [`WITHIN_10`] only.
+    pub fn close(grid: Vec<u64>, processes: usize) -> Self {
+        Plan { narrow: WITHIN_10, ..Plan::of_all(grid, processes) }
     }
 
     fn within(self, most: usize) -> Self {
@@ -618,6 +626,11 @@ mod tests {
         ] {
             assert_eq!(plan(5).wants_more(&outcome), wants, "{outcome:?}");
         }
+        // Within 10 % is enough for now, and takes fewer looks where visits scatter.
+        let close = Plan::close(grid((1000, 1 << 20)), 11);
+        assert!(!close.wants_more(&crossing([100, 121])) && close.wants_more(&crossing([100, 122])));
+        let full = Plan::of_all(grid((1000, 1 << 20)), 11);
+        assert!(close.later == 11 && full.wants_more(&crossing([100, 121])), "of all processes, too");
         // Nobody wins at the largest size, or at the smallest: all processes are asked, then it stays open.
         for (at, why) in [(f64::from(1 << 20), OPEN_ABOVE), (985.0, OPEN_BELOW)] {
             let (outcome, asked, _) = follow(&plan(11), &|s| s, &|size, process| log_ratio(size, process, at));

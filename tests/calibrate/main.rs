@@ -203,6 +203,7 @@ fn the_textbook_crosses_at_one_hundred_thousand() {
     let resident = got.records.iter().find(|r| r.residency == "resident").unwrap();
     let [low, high] = resident.ci.unwrap();
     assert!(low <= 100_000 && 100_000 <= high && high - low < 12_000, "{low} {high}");
+    assert_eq!(got.summary(), "2 of 2 keys decided; 1 of 1 crossings known within 10 %");
     // 4 bytes up and 4 down at 1 ns a byte cost more than the nanosecond that they save.
     assert_eq!(got.records.iter().find(|r| r.residency == "always").unwrap().verdict, "never");
     let entry = got.profile.entries.iter().find(|e| e.residency == "resident").unwrap();

@@ -65,10 +65,15 @@ impl More {
     pub(super) fn doing(self) -> &'static str {
         match self {
             More::Decide(Depth::First) => "crossing of ",
-            More::Decide(Depth::Full(_)) => "a narrower crossing of ",
+            More::Decide(Depth::Close(_) | Depth::Full(_)) => "a narrower crossing of ",
             More::Larger => "larger sizes of ",
             More::Shapes => "other shapes of ",
         }
+    }
+
+    /// Whether it is for intervals rather than for verdicts.
+    pub(super) fn narrows(self) -> bool {
+        matches!(self, More::Decide(Depth::Close(_) | Depth::Full(_)))
     }
 
     /// Whether it may help a group.
@@ -76,7 +81,7 @@ impl More {
         !swept.stopped()
             && match self {
                 More::Decide(Depth::First) => swept.undecided,
-                More::Decide(Depth::Full(_)) => swept.is_open(),
+                More::Decide(Depth::Close(_) | Depth::Full(_)) => swept.is_open(),
                 More::Larger => swept.cut_short,
                 More::Shapes => true,
             }

@@ -30,6 +30,7 @@ use crate::engine::trials::Finding;
 use crate::jobs::look::{Crew, Here, Looker};
 use crate::jobs::workers::Start;
 use crate::measure::Residency;
+use crate::measure::crossing::WITHIN_10;
 use crate::op::{Family, OpDesc, Unit};
 use crate::profile::model::{Curve, Sample, fit};
 use crate::profile::{Entry, Profile, ProfileDevice, Verdict};
@@ -120,10 +121,10 @@ impl Calibrated {
         Profile { entries: self.asked.clone(), ..self.profile.clone() }
     }
 
-    /// Crossings, and how many of them are known within 10 %: the upper end of the interval is at most 1.21 times the lower one.
+    /// Crossings, and how many of them are known within 10 %: the upper end of the interval is at most [`WITHIN_10`] times the lower one.
     pub fn crossings(&self) -> (usize, usize) {
         let intervals = self.records.iter().filter(|r| r.verdict == Verdict::Crossing.name()).filter_map(|r| r.ci);
-        let close = |[low, high]: &[u64; 2]| *high as f64 <= CLOSE * CLOSE * *low as f64;
+        let close = |[low, high]: &[u64; 2]| *high as f64 <= WITHIN_10 * *low as f64;
         (intervals.clone().count(), intervals.filter(close).count())
     }
 
@@ -140,9 +141,6 @@ impl Calibrated {
         format!("{} of {} keys decided{part}{close}", self.decided(), self.records.len())
     }
 }
-
-/// Times and a part of a crossing within which it is known closely.
-const CLOSE: f64 = 1.1;
 
 /// Whether an op has keys of these dtypes: micro ops have no CPU side.
 pub fn can(op: &OpDesc, dtypes: &[DType]) -> bool {

@@ -30,7 +30,10 @@ const OPEN: f64 = 4.0;
 const LOOKS: f64 = 200.0;
 
 /// Share of the time after which first verdicts end: one interval that is narrow is worth more than two that are wide.
-const FIRST: f64 = 0.5;
+const FIRST: f64 = 0.4;
+
+/// Share of what is left for verdicts then, in which those that are open or lack larger sizes go on.
+const AGAIN: f64 = 0.25;
 
 /// Share of the time that is kept for shapes besides the sweeps, once the verdicts are known.
 const SHAPES: f64 = 0.2;
@@ -83,7 +86,7 @@ pub(super) fn calibrate_block(
     let spent = span.clock.now() - begin;
     // Where the winner changes, larger sizes hardly change the place of a call.
     let (mut all, mut others): (Vec<_>, Vec<_>) = all.into_iter().partition(|(_, s)| s.crosses());
-    let some = Span { end: span.clock.now() + FIRST * deciding.left(), ..*span };
+    let some = Span { end: span.clock.now() + AGAIN * deciding.left(), ..*span };
     larger(job, (&some, LARGER[0]), &mut others, looker, sink, cancel)?;
     all.append(&mut others);
     // What the others did not need goes to those that it was not enough for, first ones first.
@@ -94,11 +97,15 @@ pub(super) fn calibrate_block(
     let apart = apart(span);
     let shapes = Turns { how: More::Shapes, apart, ahead: 0.0 };
     for part in 1..=Plan::PARTS {
-        let depth = Depth::Full(Plan::in_part(job.cfg.processes, part));
-        let narrow = Turns { how: More::Decide(depth), apart, ahead };
+        let processes = Plan::in_part(job.cfg.processes, part);
+        let narrow = |depth| Turns { how: More::Decide(depth), apart, ahead };
+        // All within 10 % are worth more than some within 5 %.
+        let depths = [narrow(Depth::Close(processes)), narrow(Depth::Full(processes))];
         let span = Span { end: begin + left * part as f64 / Plan::PARTS as f64, ..*span };
         let deciding = Span { end: span.clock.now() + share * span.left(), ..span };
-        turns(job, narrow, &deciding, &mut all, looker, sink, cancel)?;
+        for depth in depths {
+            turns(job, depth, &deciding, &mut all, looker, sink, cancel)?;
+        }
         let (mut some, mut others): (Vec<_>, Vec<_>) = all.into_iter().partition(|(_, s)| s.crosses());
         turns(job, shapes, &span, &mut some, looker, sink, cancel)?;
         some.append(&mut others);
@@ -106,7 +113,9 @@ pub(super) fn calibrate_block(
         larger(job, (&span, LARGER[1]), &mut all, looker, sink, cancel)?;
         // Where the winner never changes, a curve decides little.
         turns(job, shapes, &span, &mut all, looker, sink, cancel)?;
-        turns(job, narrow, &span, &mut all, looker, sink, cancel)?;
+        for depth in depths {
+            turns(job, depth, &span, &mut all, looker, sink, cancel)?;
+        }
     }
     let work: Vec<_> = all.iter().map(|(g, s)| Ok((job.samples(g, s)?, s.crosses()))).collect::<Result<_>>()?;
     let (curves, left_out) = fits(work, whole, cancel);
@@ -237,7 +246,7 @@ impl Turns {
     /// changes come first, in the order in which they were asked for.
     fn handicaps(&self, all: &[(&Group<'_>, Swept)]) -> Vec<f64> {
         let mut handicaps = vec![0.0; all.len()];
-        if self.ahead <= 0.0 {
+        if !self.how.narrows() {
             return handicaps;
         }
         let mut order: Vec<usize> = (0..all.len()).collect();
@@ -278,7 +287,7 @@ fn turns(
         let share = (1.5 * span.left() / (queue.len() + 1) as f64).max(turns.ahead).min(span.left());
         job.go_on((*group, turns.how), swept, share, looker, cancel)?;
         let end = span.clock.now();
-        let narrows = matches!(turns.how, More::Decide(Depth::Full(_)));
+        let narrows = turns.how.narrows();
         let counts = if narrows && !swept.may_narrow() { OPEN } else { 1.0 } * (end - now);
         if narrows {
             swept.narrowed_s += counts;
@@ -289,4 +298,22 @@ fn turns(
     }
     job.interrupted |= cancel.raised();
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// First ones come first, none before its time, and those that take turns do so evenly.
+    #[test]
+    fn who_waits_longest_of_the_first_ones_is_next() {
+        assert_eq!(next_of(&[], 1.0), None);
+        assert_eq!(next_of(&[(0, 1.5), (1, 1.2)], 1.0), None, "not yet");
+        assert_eq!(next_of(&[(0, 0.9), (1, 0.3), (2, 1.2)], 1.0), Some(1));
+        let with = |first: f64| -> Vec<(usize, f64)> {
+            (0..TOGETHER + 3).map(|i| (i, if i < TOGETHER { first + 0.01 * i as f64 } else { 0.1 })).collect()
+        };
+        assert_eq!(next_of(&with(0.2), 1.0), Some(0), "later ones waited longer, and wait on");
+        assert_eq!(next_of(&with(2.0), 1.0), Some(TOGETHER), "unless none of the first may look");
+    }
 }

@@ -55,6 +55,8 @@ pub(super) const SPENT: &str = "the budget was spent before it was known";
 pub(super) enum Depth {
     /// A verdict, however wide its interval.
     First,
+    /// As `Full`, but until the interval is within [`crossing::WITHIN_10`].
+    Close(usize),
     /// Until the interval is narrow or nothing helps, and so many processes have measured near a crossing.
     Full(usize),
 }
@@ -437,6 +439,7 @@ impl<'s, 'a> Running<'s, 'a> {
         let grid = self.out.state.grid.clone();
         match depth {
             Depth::First => Plan::first(grid, self.sweep.processes),
+            Depth::Close(processes) => Plan::close(grid, processes),
             Depth::Full(processes) => Plan::of_all(grid, processes),
         }
     }
