@@ -69,6 +69,29 @@ fn an_interruption_keeps_what_was_measured_and_is_resumed() {
     assert!(nothing.interrupted && nothing.profile.partial && nothing.decided() == 0);
 }
 
+/// Two dozen keys take turns, and an interruption meets others that have not begun.
+#[test]
+fn an_interruption_lists_every_key_of_many() {
+    let (cpu, gpu) = sim::open("laptop").unwrap();
+    let r = rig(cpu, vec![gpu]);
+    let ops: Vec<&str> = gpuctl::op::all().filter(|op| op.tier == 1).map(|op| op.name).collect();
+    let cfg = small(&ops);
+    let all =
+        run(&CalibrateConfig { budget: Duration::ZERO, ..cfg.clone() }, &r, &mut Collect::default(), &Cancel::new());
+    let all = all.unwrap().records.len();
+    assert!(all > 100, "{all}");
+    let mut after = 0;
+    for progress in [1, 30, 85, 118] {
+        let cancel = Cancel::new();
+        let cfg = CalibrateConfig { budget: Duration::from_millis(400), ..cfg.clone() };
+        let cut = run(&cfg, &r, &mut Interrupt(cancel.clone(), progress), &cancel).unwrap();
+        assert!(cut.interrupted && cut.profile.partial, "{progress}");
+        assert_eq!((cut.records.len(), cut.profile.entries.len()), (all, all), "{progress}: every key is listed");
+        after += usize::from(cut.records.iter().any(|r| !r.points.is_empty()));
+    }
+    assert!(after >= 2, "some had been measured");
+}
+
 /// Writes down what is done.
 #[derive(Default)]
 struct Doing(Vec<String>);

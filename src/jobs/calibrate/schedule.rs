@@ -149,7 +149,9 @@ fn firsts<'g, 'd>(
         let due = begin + all_of_it * begun as f64 / count as f64 <= now;
         // Many need less than their share, so each may take twice as much.
         let even = |left: f64| 2.0 * left / (waiting.len() + count - begun).max(1) as f64;
-        if let Some(group) = groups.get(begun).filter(|_| due || ready.is_none() || waiting.len() < TOGETHER) {
+        // Interrupted, each is listed as unmeasured.
+        let begins = cancel.raised() || due || ready.is_none() || waiting.len() < TOGETHER;
+        if let Some(group) = groups.get(begun).filter(|_| begins) {
             sink.progress(&at("", group, begun, count));
             let share = even(span.left()).max(even(longest.left()) / 4.0).min(longest.left());
             begun += 1;
