@@ -237,7 +237,9 @@ pub fn next(looks: &[Look], plan: &Plan, snap: &dyn Fn(u64) -> u64) -> Step {
         return Step::Done(Outcome::Inconclusive("one size only"));
     };
     let values: Vec<f64> = coarse.iter().map(|l| level(l, &table)).collect();
-    let halves: Vec<f64> = coarse.iter().map(|l| table.half(counted(l, &table).len())).collect();
+    let mut by_count: Vec<Option<f64>> = vec![None; table.who.len() + 1];
+    let half = |processes: usize| *by_count[processes].get_or_insert_with(|| table.half(processes));
+    let halves: Vec<f64> = coarse.iter().map(|l| counted(l, &table).len()).map(half).collect();
     let signs: Vec<i8> = values.iter().zip(&halves).map(|(v, h)| sign(*v, *h)).collect();
     let sizes: Vec<u64> = coarse.iter().map(|l| l.size).collect();
     let more = Step::Measure {

@@ -164,6 +164,10 @@ const CUBIC: usize = 7;
 /// an interval too narrow, noise that is taken for a miss one that is wide and measured once more.
 const MISSED: f64 = 0.25;
 
+/// Standard deviation of the second and third derivative of a ratio by the logarithm of the size, before anything is measured. A
+/// time with one part that is fixed and one that grows with the size bends by at most a quarter; noise bends a cubic by far more.
+const BEND: f64 = 0.25;
+
 /// A polynomial through the means of a table.
 #[derive(Debug)]
 pub(super) struct Fit<'a> {
@@ -171,6 +175,8 @@ pub(super) struct Fit<'a> {
     centre: f64,
     scale: f64,
     coefficients: Vec<f64>,
+    /// The same, as far as bends are likely: [`BEND`].
+    likely: Vec<f64>,
     inverse: Vec<Vec<f64>>,
     pub(super) own: Variance,
     /// 1 where the polynomial misses the means: then a single size may lie as far off it.
@@ -188,6 +194,7 @@ impl<'a> Fit<'a> {
             centre: (low + high) / 2.0,
             scale: ((high - low) / 2.0).max(f64::MIN_POSITIVE),
             coefficients: vec![0.0; terms],
+            likely: Vec::new(),
             inverse: Vec::new(),
             own: table.own,
             ripple: 0.0,
@@ -195,9 +202,12 @@ impl<'a> Fit<'a> {
         let rows: Vec<Vec<f64>> = table.x.iter().map(|x| fit.powers(*x)).collect();
         let sum = |i: usize, j: usize| rows.iter().map(|r| r[i] * r[j]).sum::<f64>();
         let normal: Vec<Vec<f64>> = (0..terms).map(|i| (0..terms).map(|j| sum(i, j)).collect()).collect();
-        fit.inverse = inverse(normal)?;
         let right: Vec<f64> = (0..terms).map(|i| rows.iter().zip(&table.y).map(|(r, y)| r[i] * y).sum()).collect();
-        fit.coefficients = fit.inverse.iter().map(|row| row.iter().zip(&right).map(|(a, b)| a * b).sum()).collect();
+        let solved = |inverse: &[Vec<f64>]| -> Vec<f64> {
+            inverse.iter().map(|row| row.iter().zip(&right).map(|(a, b)| a * b).sum()).collect()
+        };
+        fit.inverse = inverse(normal.clone())?;
+        fit.coefficients = solved(&fit.inverse);
         let misses: f64 = table.x.iter().zip(&table.y).map(|(x, y)| (y - fit.value(*x)).powi(2)).sum();
         if n > terms {
             let freedom = (n - terms) as f64;
@@ -211,7 +221,22 @@ impl<'a> Fit<'a> {
                 fit.ripple = 1.0;
             }
         }
+        let mut expected = normal;
+        for (power, row) in expected.iter_mut().enumerate() {
+            row[power] += table.own.size / fit.expected(power);
+        }
+        let likely = inverse(expected).filter(|_| fit.ripple == 0.0);
+        fit.likely = likely.map_or_else(|| fit.coefficients.clone(), |inverse| solved(&inverse));
         Some(fit)
+    }
+
+    /// Variance of a coefficient before anything is measured, from [`BEND`]: of levels and slopes nothing is known.
+    fn expected(&self, power: usize) -> f64 {
+        match power {
+            2 => (BEND * self.scale.powi(2) / 2.0).powi(2),
+            3 => (BEND * self.scale.powi(3) / 6.0).powi(2),
+            _ => f64::INFINITY,
+        }
     }
 
     fn powers(&self, x: f64) -> Vec<f64> {
@@ -221,6 +246,11 @@ impl<'a> Fit<'a> {
 
     fn value(&self, x: f64) -> f64 {
         self.powers(x).iter().zip(&self.coefficients).map(|(a, b)| a * b).sum()
+    }
+
+    /// The value that is most likely, without an interval of its own.
+    fn likely(&self, x: f64) -> f64 {
+        self.powers(x).iter().zip(&self.likely).map(|(a, b)| a * b).sum()
     }
 
     /// Lower end, value and upper end at the logarithm of a size.
@@ -248,17 +278,22 @@ impl Found {
     pub(super) fn of(fit: &Fit<'_>, a: f64, b: f64) -> Found {
         const STEPS: usize = 200;
         let x: Vec<f64> = (0..=STEPS).map(|i| a + (b - a) * i as f64 / STEPS as f64).collect();
-        let y: Vec<[f64; 3]> = x.iter().map(|x| fit.at(*x)).collect();
+        let y: Vec<f64> = x.iter().map(|x| fit.value(*x)).collect();
         // Between two steps the curves are straight enough.
-        let zero = |i: usize, of: usize| x[i] + (x[i + 1] - x[i]) * y[i][of] / (y[i][of] - y[i + 1][of]);
-        let below = (0..=STEPS).rev().find(|i| y[*i][2] < 0.0);
-        let above = (below.unwrap_or(0)..=STEPS).find(|i| y[*i][0] > 0.0);
-        let root = (0..STEPS).rev().find(|i| y[*i][1] <= 0.0 && y[i + 1][1] > 0.0);
-        Found {
-            root: root.map(|i| zero(i, 1)),
-            below: below.filter(|i| *i < STEPS).map(|i| zero(i, 2)),
-            above: above.map(|i| if i > 0 && y[i - 1][0] <= 0.0 { zero(i - 1, 0) } else { x[i] }),
-        }
+        let between = |i: usize, [at, next]: [f64; 2]| x[i] + (x[i + 1] - x[i]) * at / (at - next);
+        let zero = |i: usize, of: usize| between(i, [fit.at(x[i])[of], fit.at(x[i + 1])[of]]);
+        // A half takes far longer than a value, and is asked for only where the value leaves it open.
+        let below = (0..=STEPS).rev().find(|i| y[*i] < 0.0 && fit.at(x[*i])[2] < 0.0);
+        let sure = |i: usize| y[i] > 0.0 && fit.at(x[i])[0] > 0.0;
+        let above = (below.unwrap_or(0)..=STEPS).find(|i| sure(*i));
+        let last = |y: &[f64]| (0..STEPS).rev().find(|i| y[*i] <= 0.0 && y[i + 1] > 0.0);
+        let root = |y: &[f64]| last(y).map(|i| between(i, [y[i], y[i + 1]]));
+        let below = below.filter(|i| *i < STEPS).map(|i| zero(i, 2));
+        let above = above.map(|i| if i > 0 && !sure(i - 1) { zero(i - 1, 0) } else { x[i] });
+        let likely: Vec<f64> = x.iter().map(|x| fit.likely(*x)).collect();
+        // The interval is that of the cubic, and holds whatever is said to be likely.
+        let within = |at: f64| at.max(below.unwrap_or(a)).min(above.unwrap_or(b));
+        Found { root: root(&y).map(|at| root(&likely).map_or(at, within)), below, above }
     }
 }
 
@@ -373,5 +408,35 @@ mod tests {
         let jump = looks(1, &|x, process| cubic(x, process) + if x > 7.5 { 0.2 } else { 0.0 });
         let table = Table::of(jump.iter(), 5, 5).unwrap();
         assert_eq!(Fit::of(&table).unwrap().ripple, 1.0);
+    }
+
+    /// What noise bends a cubic by moves the crossing that is said to be likely less, and its interval not at all.
+    #[test]
+    fn the_likely_crossing_follows_bends_as_far_as_they_are_likely() {
+        let roots = |all: &[Look]| {
+            let table = Table::of(all.iter(), 5, 5).unwrap();
+            let fit = Fit::of(&table).unwrap();
+            let found = Found::of(&fit, table.x[0], table.x[6]);
+            let of_cubic = Found::of(&Fit { likely: fit.coefficients.clone(), ..fit }, table.x[0], table.x[6]);
+            assert_eq!((found.below, found.above), (of_cubic.below, of_cubic.above));
+            let within =
+                found.below.is_none_or(|b| found.root >= Some(b)) && found.above.is_none_or(|a| found.root <= Some(a));
+            assert!(within || found.root.is_none());
+            found.root.zip(of_cubic.root)
+        };
+        let mut off = [0.0; 2];
+        for run in 0..300 {
+            if let Some((likely, cubic)) = roots(&looks(1, &noisy(run, 0.15, 0.01))) {
+                off = [off[0] + (likely - 7.4).powi(2), off[1] + (cubic - 7.4).powi(2)];
+            }
+        }
+        assert!(off[0] < 0.75 * off[1], "{off:?}");
+        // A bend that is surely there is followed, likely or not.
+        let bent = |x: f64, process: usize| {
+            let u = x - 7.3;
+            u + 1.5 * u * u + 1e-4 * ((x * 1e4) as usize * (process + 2) % 7) as f64
+        };
+        let (likely, cubic) = roots(&looks(1, &bent)).unwrap();
+        assert!((likely - 7.3).abs() < 0.002 && (cubic - 7.3).abs() < 0.002, "{likely} {cubic}");
     }
 }
