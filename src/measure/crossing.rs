@@ -61,6 +61,9 @@ pub fn log_ratio(cpu: &[f64], device: &[f64]) -> f64 {
 /// Upper over lower end of the interval of a crossing that is known within 10 %.
 pub const WITHIN_10: f64 = 1.21;
 
+/// The same within 15 %: two such calibrations of a machine that stays as it is mostly agree as closely.
+pub const WITHIN_15: f64 = 1.33;
+
 /// How much to measure.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
@@ -90,20 +93,20 @@ impl Plan {
     pub fn first(grid: Vec<u64>, most: usize) -> Self {
         let plan = Plan::new(grid);
         let most = most.min(plan.processes[1]);
-        Plan { visits: 1, ..plan.within(most) }
+        Plan { visits: 1, ..plan.at_most(most) }
     }
 
     /// So many processes, all of which measure near a crossing.
     pub fn of_all(grid: Vec<u64>, processes: usize) -> Self {
-        Plan { later: processes, ..Plan::new(grid).within(processes) }
+        Plan { later: processes, ..Plan::new(grid).at_most(processes) }
     }
 
-    /// The same until the interval is within [`WITHIN_10`] only.
-    pub fn close(grid: Vec<u64>, processes: usize) -> Self {
-        Plan { narrow: WITHIN_10, ..Plan::of_all(grid, processes) }
+    /// The same until the upper end of the interval is so many times the lower one only: [`WITHIN_10`], [`WITHIN_15`].
+    pub fn within(grid: Vec<u64>, processes: usize, narrow: f64) -> Self {
+        Plan { narrow, ..Plan::of_all(grid, processes) }
     }
 
-    fn within(self, most: usize) -> Self {
+    fn at_most(self, most: usize) -> Self {
         let [verdict, near, _] = self.processes;
         Plan { processes: [verdict.min(most), near.min(most), most], ..self }
     }
@@ -629,10 +632,12 @@ mod tests {
             assert_eq!(plan(5).wants_more(&outcome), wants, "{outcome:?}");
         }
         // Within 10 % is enough for now, and takes fewer looks where visits scatter.
-        let close = Plan::close(grid((1000, 1 << 20)), 11);
+        let close = Plan::within(grid((1000, 1 << 20)), 11, WITHIN_10);
         assert!(!close.wants_more(&crossing([100, 121])) && close.wants_more(&crossing([100, 122])));
         let full = Plan::of_all(grid((1000, 1 << 20)), 11);
         assert!(close.later == 11 && full.wants_more(&crossing([100, 121])), "of all processes, too");
+        let near = Plan::within(grid((1000, 1 << 20)), 11, WITHIN_15);
+        assert!(!near.wants_more(&crossing([100, 133])) && near.wants_more(&crossing([100, 134])));
         // Nobody wins at the largest size, or at the smallest: all processes are asked, then it stays open.
         for (at, why) in [(f64::from(1 << 20), OPEN_ABOVE), (985.0, OPEN_BELOW)] {
             let (outcome, asked, _) = follow(&plan(11), &|s| s, &|size, process| log_ratio(size, process, at));

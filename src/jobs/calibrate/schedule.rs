@@ -99,8 +99,8 @@ pub(super) fn calibrate_block(
     for part in 1..=Plan::PARTS {
         let processes = Plan::in_part(job.cfg.processes, part);
         let narrow = |depth| Turns { how: More::Decide(depth), apart, ahead };
-        // All within 10 % are worth more than some within 5 %.
-        let depths = [narrow(Depth::Close(processes)), narrow(Depth::Full(processes))];
+        // All within 15 % are worth more than some within 10 %, and those more than some within 5 %.
+        let depths = [Depth::Near(processes), Depth::Close(processes), Depth::Full(processes)].map(narrow);
         let span = Span { end: begin + left * part as f64 / Plan::PARTS as f64, ..*span };
         let deciding = Span { end: span.clock.now() + share * span.left(), ..span };
         for depth in depths {

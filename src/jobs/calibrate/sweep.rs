@@ -55,7 +55,9 @@ pub(super) const SPENT: &str = "the budget was spent before it was known";
 pub(super) enum Depth {
     /// A verdict, however wide its interval.
     First,
-    /// As `Full`, but until the interval is within [`crossing::WITHIN_10`].
+    /// As `Full`, but until the interval is within [`crossing::WITHIN_15`].
+    Near(usize),
+    /// The same within [`crossing::WITHIN_10`].
     Close(usize),
     /// Until the interval is narrow or nothing helps, and so many processes have measured near a crossing.
     Full(usize),
@@ -439,7 +441,8 @@ impl<'s, 'a> Running<'s, 'a> {
         let grid = self.out.state.grid.clone();
         match depth {
             Depth::First => Plan::first(grid, self.sweep.processes),
-            Depth::Close(processes) => Plan::close(grid, processes),
+            Depth::Near(processes) => Plan::within(grid, processes, crossing::WITHIN_15),
+            Depth::Close(processes) => Plan::within(grid, processes, crossing::WITHIN_10),
             Depth::Full(processes) => Plan::of_all(grid, processes),
         }
     }
