@@ -1,14 +1,15 @@
 //! From which size on does the device win? Pure functions of what was measured.
 //!
 //! A size looked at in one process gives one number, the logarithm of the CPU's time over the device's. Processes differ as
-//! a whole (placement, clocks), so a few of them measure the same sizes, and what is said of a size counts both errors: that
-//! of the processes' mean, with as many degrees of freedom as there are processes beyond the first, and that of the size
-//! within them. Around the crossing a cubic in the logarithm of the size is fitted to the means; the interval holds the
-//! sizes at which its own interval contains 1 (Fieller 1954). If it is wide and the processes are not why, each of them visits
-//! the sizes again. Visits count as independent, so whoever measures lets some tenths of a second pass between them: what a
-//! machine does for so long, all visits meet that lie within it. Where the cubic misses the means by more than their noise
-//! (tiles, waves, caches), the misses are the error, and the interval is that of a single size: the last of several changes
-//! of the winner lies within the ripple. A wide interval is halved then, size by size, each judged by its own interval.
+//! a whole (placement, clocks), so a few of them measure the same sizes, and what is said of a size counts both errors:
+//! that of the processes' mean, with as many degrees of freedom as there are processes beyond the first, and that of the
+//! size within them. Around the crossing a cubic in the logarithm of the size is fitted to the means; the interval holds
+//! the sizes at which its own interval contains 1 (Fieller 1954), and the crossing within it is where a cubic is 1 whose
+//! bends are expected to be small. If it is wide and the processes are not why, each of them visits the sizes again. Visits
+//! count as independent, so whoever measures lets some tenths of a second pass between them: what a machine does for so
+//! long, all visits meet that lie within it. Where the cubic misses the means by more than their noise (tiles, waves,
+//! caches), the misses are the error, and the interval is that of a single size: the last of several changes of the winner
+//! lies within the ripple. A wide interval is halved then, size by size, each judged by its own interval.
 //!
 //! A process that is apart from all others, as one whose device is slowed from some moment on, is no sample of what the others
 //! do: more of them measure the same sizes, and it is left out. Among few it counts, and the interval is wide.
@@ -156,7 +157,7 @@ pub enum Outcome {
     Never,
     /// The device wins from `size` on.
     Crossing {
-        /// Smallest size at which the fit says so.
+        /// Smallest size from which on it most likely wins.
         size: u64,
         /// 95 % interval.
         ci: [u64; 2],
