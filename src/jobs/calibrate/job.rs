@@ -65,7 +65,7 @@ impl More {
     pub(super) fn doing(self) -> &'static str {
         match self {
             More::Decide(Depth::First) => "crossing of ",
-            More::Decide(Depth::Near(_) | Depth::Close(_) | Depth::Full(_)) => "a narrower crossing of ",
+            More::Decide(_) => "a narrower crossing of ",
             More::Larger => "larger sizes of ",
             More::Shapes => "other shapes of ",
         }
@@ -73,7 +73,7 @@ impl More {
 
     /// Whether it is for intervals rather than for verdicts.
     pub(super) fn narrows(self) -> bool {
-        matches!(self, More::Decide(Depth::Near(_) | Depth::Close(_) | Depth::Full(_)))
+        matches!(self, More::Decide(depth) if depth != Depth::First)
     }
 
     /// Whether it may help a group.
@@ -81,7 +81,7 @@ impl More {
         !swept.stopped()
             && match self {
                 More::Decide(Depth::First) => swept.undecided,
-                More::Decide(Depth::Near(_) | Depth::Close(_) | Depth::Full(_)) => swept.is_open(),
+                More::Decide(_) => swept.is_open(),
                 More::Larger => swept.cut_short,
                 More::Shapes => true,
             }
