@@ -108,8 +108,9 @@ static MAXPOOL2D: OpDesc = OpDesc {
 };
 
 const MANY_GROUPS: Gap = Gap::Shape(ShapeClass::ManyGroups, "same text and index arithmetic as maxpool2d");
-const MEANS: &[Gap] =
-    &[MANY_GROUPS, Gap::Data(Fill::Integer, "its rule wants every bit, which a quotient such as 1/3 does not have")];
+
+/// One of each term or sum; integers have no exact ones.
+const QUOTIENT: &[(&str, f64)] = &[("divide", 1.0)];
 
 static AVGPOOL2D: OpDesc = OpDesc {
     name: "avgpool2d",
@@ -123,9 +124,9 @@ static AVGPOOL2D: OpDesc = OpDesc {
     cost: plan_pool::mean_cost,
     oracle: |c, x| reference(whole(c, false, |w, i| mean(c, w, &|i| x[0][i as usize], i))),
     element: Some(|c, x, _, i| one(c, |w| mean(c, w, &|i| Exact::read(&x[0], i), i))),
-    // Additions in any order, and a quotient of at most 2.5 ulps (OpenCL, WGSL), which are at most 5 u.
+    // Additions in any order, and a quotient.
     whole: None,
-    tolerance: Tolerance::Gamma(|c| Window::pool(c).map_or(0, |w| w.kh * w.kw) + 5),
+    tolerance: Tolerance::Analysis { functions: QUOTIENT, roundings: |c| Window::pool(c).map_or(0, |w| w.kh * w.kw) },
     domain: &[Range(-1.0, 1.0)],
     grad: Grad::None("avgpool2d_bwd is the rule; there is no tape yet that could apply it"),
     kernels: &[
@@ -142,7 +143,7 @@ static AVGPOOL2D: OpDesc = OpDesc {
         },
     ],
     cases: |tier| means(cases(tier, &[])),
-    gaps: MEANS,
+    gaps: &[MANY_GROUPS],
     ..MAXPOOL2D
 };
 
@@ -221,7 +222,7 @@ static AVGPOOL2D_BWD: OpDesc = OpDesc {
     element: Some(|c, x, _, i| one(c, |w| spread(c, w, &|t, i| Exact::read(&x[t], i), false, i))),
     // As avgpool2d; the quotient comes first.
     whole: None,
-    tolerance: Tolerance::Gamma(|c| over(c) + 5),
+    tolerance: Tolerance::Analysis { functions: QUOTIENT, roundings: over },
     domain: &[Range(-1.0, 1.0)],
     grad: SECOND_ORDER,
     kernels: &[
@@ -238,7 +239,7 @@ static AVGPOOL2D_BWD: OpDesc = OpDesc {
         },
     ],
     cases: |tier| means(cases(tier, &[])),
-    gaps: MEANS,
+    gaps: &[MANY_GROUPS],
     ..MAXPOOL2D
 };
 
@@ -388,11 +389,10 @@ fn bind_back(op: &OpDesc, shapes: &[Vec<u64>], attrs: &Attrs) -> Result<Binding>
     })
 }
 
-/// Means take no integer data (see their gaps) and half of their cases count the padding.
+/// Half of the cases of means count the padding.
 fn means(list: Vec<CaseSpec>) -> Vec<CaseSpec> {
     let flip = |(i, spec): (usize, CaseSpec)| CaseSpec {
         attrs: if i % 2 == 0 { spec.attrs } else { spec.attrs.with("count_include_pad", Attr::Int(1)) },
-        fill: if spec.fill == Fill::Integer { Fill::Uniform } else { spec.fill },
         ..spec
     };
     list.into_iter().enumerate().map(flip).collect()
