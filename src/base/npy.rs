@@ -353,18 +353,17 @@ pub fn write(arrays: &[(&Path, &HostTensor)]) -> Result<()> {
     let failed = |path: &Path, e: std::io::Error| Error::new(Code::Io, path.display().to_string()).caused_by(e);
     let mut parts: Vec<(PathBuf, PathBuf)> = Vec::new();
     let mut go = || -> Result<()> {
-        for (i, (path, tensor)) in arrays.iter().enumerate() {
+        for (path, tensor) in arrays {
             // A link's target is replaced, not the link.
             let place = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
             if fs::metadata(&place).is_ok_and(|m| !m.is_file() && !m.is_dir()) {
                 fs::write(&place, encode(tensor)).map_err(|e| failed(path, e))?;
                 continue;
             }
-            let name = place.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-            let part = place.with_file_name(format!("{name}.part-{}-{i}", std::process::id()));
-            parts.push((part.clone(), place));
-            let fill = || -> std::io::Result<()> {
-                let mut file = File::create(&part)?;
+            let part = os::beside(&place, "part");
+            let mut file = File::create_new(&part).map_err(|e| failed(path, e))?;
+            parts.push((part, place));
+            let mut fill = || -> std::io::Result<()> {
                 file.write_all(&header_of(tensor))?;
                 file.write_all(tensor.bytes())?;
                 file.sync_all()

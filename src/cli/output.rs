@@ -49,25 +49,20 @@ pub(super) fn check(path: &str) -> Result<()> {
 /// As [`file`], of what is no text.
 pub(super) fn bytes(path: &str, text: &[u8]) -> Result<()> {
     let failed = |e: std::io::Error| Error::new(Code::Io, path.to_string()).caused_by(e);
-    let part = format!("{path}.part-{}", std::process::id());
-    let write = || -> std::io::Result<()> {
-        let mut f = std::fs::File::create(&part)?;
+    // Special files (/dev/stdout, pipes) cannot be replaced by a rename.
+    let old = std::fs::metadata(path);
+    if old.as_ref().is_ok_and(|m| !m.is_file()) {
+        return std::fs::write(path, text).map_err(failed);
+    }
+    let fill = |f: &mut std::fs::File| {
         // Who could read the old file can read the new one.
-        if let Ok(old) = std::fs::metadata(path) {
+        if let Ok(old) = old {
             f.set_permissions(old.permissions())?;
         }
         f.write_all(text)?;
-        f.sync_all()?;
-        std::fs::rename(&part, path)
+        f.sync_all()
     };
-    // Special files (/dev/stdout, pipes) cannot be replaced by a rename.
-    if std::fs::metadata(path).is_ok_and(|m| !m.is_file()) {
-        return std::fs::write(path, text).map_err(failed);
-    }
-    write().map_err(|e| {
-        let _ = std::fs::remove_file(&part);
-        failed(e)
-    })
+    os::replace(std::path::Path::new(path), "part", &mut std::fs::OpenOptions::new(), fill).map_err(failed)
 }
 
 /// Width of the terminal on stdout; `None` where output is redirected.

@@ -20,7 +20,6 @@
 //! # }
 //! ```
 
-use std::ffi::OsString;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{BufRead, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
@@ -29,7 +28,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::base::chrome;
 use crate::base::trace::{Kind, Process, Trace};
-use crate::base::{Case, Code, Error, Result};
+use crate::base::{Case, Code, Error, Result, os};
 use crate::device::tap::{Labelled, Tracer};
 
 use super::{Engine, Explanation};
@@ -60,25 +59,16 @@ impl Engine {
 ///
 /// Errors: `Io`; an earlier file of that name is then as it was.
 pub fn write(trace: &Trace, path: &Path) -> Result<u64> {
-    let part = beside(path, &format!(".part-{}", std::process::id()));
-    let go = || -> std::io::Result<u64> {
-        let mut out = BufWriter::new(File::create(&part)?);
-        let left_out = chrome::write(trace, chrome::MOST_EVENTS, &mut out)?;
-        out.into_inner().map_err(std::io::IntoInnerError::into_error)?.sync_all()?;
-        std::fs::rename(&part, path)?;
-        Ok(left_out)
+    let mut left_out = 0;
+    let fill = |file: &mut File| {
+        let mut out = BufWriter::new(&mut *file);
+        left_out = chrome::write(trace, chrome::MOST_EVENTS, &mut out)?;
+        out.into_inner().map_err(std::io::IntoInnerError::into_error)?;
+        file.sync_all()
     };
-    go().map_err(|e| {
-        // Best effort: the first error is the one to report.
-        let _ = std::fs::remove_file(&part);
-        Error::new(Code::Io, format!("the trace cannot be written to {}", path.display())).caused_by(e)
-    })
-}
-
-fn beside(path: &Path, suffix: &str) -> PathBuf {
-    let mut name: OsString = path.file_name().unwrap_or_default().to_os_string();
-    name.push(suffix);
-    path.with_file_name(name)
+    let failed = |e| Error::new(Code::Io, format!("the trace cannot be written to {}", path.display())).caused_by(e);
+    os::replace(path, "part", &mut OpenOptions::new(), fill).map_err(failed)?;
+    Ok(left_out)
 }
 
 /// Where the trace of a run goes: the file, and a folder beside it for the parts of its processes.
@@ -99,7 +89,7 @@ impl Target {
         if file.exists() && !file.is_file() {
             return Err(bad("not a regular file".into()));
         }
-        let parts = beside(file, &format!(".parts-{}", std::process::id()));
+        let parts = os::beside(file, "parts");
         let mut builder = DirBuilder::new();
         #[cfg(unix)]
         std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
