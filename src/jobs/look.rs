@@ -15,18 +15,13 @@ use crate::device::probe::Rig;
 use crate::device::sim;
 use crate::engine::{KernelCache, Prepared, Runner, cache};
 use crate::jobs::workers::{self, Start, Worker};
-use crate::measure::{OpSubject, REGION_S, Residency, StopRule, Subject, sample_between};
+use crate::measure::{OpSubject, REGION_S, Residency, StopRule, Subject, sample};
 use crate::op::{self, OpDesc, Role, case};
 
 use super::calibrate::gross_error;
 
 /// Fewest pairs that are evidence.
 pub(super) const LEAST: usize = 3;
-
-/// Pause before each sample. Calls that follow each other at once keep a machine in whatever state they found it, for hundreds
-/// of calls and over several looks: on a virtual machine with two processors the same copy to PoCL and back took 80, 150 or 350
-/// microseconds. After a pause of some tenths of a millisecond each sample begins anew (docs/measuring.md).
-const REST: Duration = Duration::from_micros(200);
 
 /// Bytes that a process keeps for its next looks at the same cases: making operands, and memory that nobody has touched
 /// yet, are most of such a look.
@@ -227,7 +222,7 @@ impl<'a> Station<'a> {
         let mut first = self.begins(order, &ready);
         let begin_rounds = clock.now();
         let series = loop {
-            let series = sample_between(&mut subjects, &rule, cancel, &mut || rest(clock.as_ref()))?;
+            let series = sample(&mut subjects, &rule, cancel)?;
             if cancel.raised() {
                 return Err(Error::new(Code::Cancelled, "interrupted"));
             }
@@ -266,13 +261,6 @@ impl<'a> Station<'a> {
 
     fn clock(&self) -> Arc<dyn Clock> {
         self.cpu.device().clock()
-    }
-}
-
-/// A simulated machine has no states that last.
-fn rest(clock: &dyn Clock) {
-    if !clock.is_virtual() {
-        clock.sleep(REST);
     }
 }
 
@@ -380,7 +368,6 @@ mod tests {
     use crate::device::Device;
     use crate::device::faulty::{Fault, FaultPlan, Faulty, On, Rule, When};
     use crate::device::sim::Compute;
-    use std::sync::Mutex;
 
     /// Several launches that share a wait would look faster, by how many they happen to be.
     #[test]
@@ -531,28 +518,5 @@ mod tests {
         let (faulty, found) = looks(On::Launch, 50, Fault::Fail(Code::LaunchFailed));
         assert!(faulty.hits()[0] > 0 && found[0].0.is_ok() && found[29].0.is_err(), "{found:?}");
         assert!(found.iter().all(|(wrong, kept)| *kept == usize::from(wrong.is_ok())), "{found:?}");
-    }
-
-    struct Slept(bool, Mutex<Vec<Duration>>);
-
-    impl Clock for Slept {
-        fn now(&self) -> f64 {
-            0.0
-        }
-        fn sleep(&self, d: Duration) {
-            self.1.lock().unwrap().push(d);
-        }
-        fn is_virtual(&self) -> bool {
-            self.0
-        }
-    }
-
-    #[test]
-    fn only_a_real_machine_rests() {
-        for (simulated, want) in [(false, vec![REST]), (true, vec![])] {
-            let clock = Slept(simulated, Mutex::default());
-            rest(&clock);
-            assert_eq!(*clock.1.lock().unwrap(), want);
-        }
     }
 }

@@ -30,10 +30,10 @@ const OPEN: f64 = 4.0;
 const LOOKS: f64 = 200.0;
 
 /// Share of the time after which first verdicts end: one interval that is narrow is worth more than two that are wide.
-const FIRST: f64 = 0.4;
+const FIRST: f64 = 0.3;
 
 /// Share of what is left for verdicts then, in which those that are open or lack larger sizes go on.
-const AGAIN: f64 = 0.25;
+const AGAIN: f64 = 0.1;
 
 /// Share of the time that is kept for shapes besides the sweeps, once the verdicts are known.
 const SHAPES: f64 = 0.2;
@@ -44,7 +44,7 @@ const LARGER: [f64; 2] = [0.3, 0.8];
 
 /// Share of the time that is kept for fitting curves, at most, and seconds that a curve takes: four and five times what was
 /// measured on two processors (0.84 s for 344 in 120 s, 1.8 s for 172 in far longer).
-const FITTING: f64 = 0.03;
+const FITTING: f64 = 0.02;
 /// See [`FITTING`].
 const FIT: f64 = 0.05;
 
@@ -82,23 +82,23 @@ pub(super) fn calibrate_block(
     let begin = span.clock.now();
     let deciding = Span { end: span.end - SHAPES * span.left(), ..*span };
     let first = Span { end: begin + FIRST * span.left(), ..*span };
-    let all = firsts(job, groups, [&first, &deciding], looker, sink, cancel)?;
+    let mut all = firsts(job, groups, [&first, &deciding], looker, sink, cancel)?;
+    // While none of those may look that have no verdict yet, others narrow theirs.
+    let meanwhile = Some(Depth::Near(Plan::in_part(job.cfg.processes, 1)));
+    turns(job, Turns { meanwhile, ..Turns::first(&first) }, &first, &mut all, looker, sink, cancel)?;
     let spent = span.clock.now() - begin;
-    // Where the winner changes, larger sizes hardly change the place of a call.
-    let (mut all, mut others): (Vec<_>, Vec<_>) = all.into_iter().partition(|(_, s)| s.crosses());
     let some = Span { end: span.clock.now() + AGAIN * deciding.left(), ..*span };
-    larger(job, (&some, LARGER[0]), &mut others, looker, sink, cancel)?;
-    all.append(&mut others);
+    larger(job, (&some, LARGER[0]), meanwhile, &mut all, looker, sink, cancel)?;
     // What the others did not need goes to those that it was not enough for, first ones first.
     let looks: usize = all.iter().map(|(_, swept)| swept.looks).sum();
     let ahead = LOOKS * spent / looks.max(1) as f64;
     let (begin, left) = (span.clock.now(), span.left());
     let share = if left > 0.0 { deciding.left() / left } else { 0.0 };
     let apart = apart(span);
-    let shapes = Turns { how: More::Shapes, apart, ahead: 0.0 };
+    let shapes = Turns { how: More::Shapes, meanwhile: None, apart, ahead: 0.0 };
     for part in 1..=Plan::PARTS {
         let processes = Plan::in_part(job.cfg.processes, part);
-        let narrow = |depth| Turns { how: More::Decide(depth), apart, ahead };
+        let narrow = |depth| Turns { how: More::Decide(depth), meanwhile: None, apart, ahead };
         // All within 15 % are worth more than some within 10 %, and those more than some within 5 %.
         let depths = [Depth::Near(processes), Depth::Close(processes), Depth::Full(processes)].map(narrow);
         let span = Span { end: begin + left * part as f64 / Plan::PARTS as f64, ..*span };
@@ -110,7 +110,7 @@ pub(super) fn calibrate_block(
         turns(job, shapes, &span, &mut some, looker, sink, cancel)?;
         some.append(&mut others);
         all = some;
-        larger(job, (&span, LARGER[1]), &mut all, looker, sink, cancel)?;
+        larger(job, (&span, LARGER[1]), None, &mut all, looker, sink, cancel)?;
         // Where the winner never changes, a curve decides little.
         turns(job, shapes, &span, &mut all, looker, sink, cancel)?;
         for depth in depths {
@@ -127,7 +127,7 @@ pub(super) fn calibrate_block(
 }
 
 /// Checks these groups, looks at their sizes and gives them first verdicts, as far as the first span suffices; in their order,
-/// but that later ones look while those before may not yet. All of them begin within the second span.
+/// but that later ones look while those before may not yet. All of them begin within the second span. Ends when none may look.
 fn firsts<'g, 'd>(
     job: &mut Job<'_>,
     groups: &'g [Group<'d>],
@@ -176,8 +176,7 @@ fn firsts<'g, 'd>(
                     false => _ = waiting.remove(place),
                 }
             }
-            None if waiting.is_empty() => break,
-            None => span.wait_until(waiting.iter().map(|w| w.1).fold(f64::INFINITY, f64::min)),
+            None => break,
         }
     }
     job.interrupted |= cancel.raised();
@@ -197,13 +196,14 @@ fn next_of(waiting: &[(usize, f64)], now: f64) -> Option<usize> {
 fn larger(
     job: &mut Job<'_>,
     (span, share): (&Span<'_>, f64),
+    meanwhile: Option<Depth>,
     all: &mut [(&Group<'_>, Swept)],
     looker: &mut dyn Looker,
     sink: &mut dyn Sink,
     cancel: &Cancel,
 ) -> Result<()> {
     let some = Span { end: span.clock.now() + share * span.left(), ..*span };
-    let first = Turns::first(&some);
+    let first = Turns { meanwhile, ..Turns::first(&some) };
     turns(job, Turns { how: More::Larger, ..first }, &some, all, looker, sink, cancel)?;
     turns(job, first, span, all, looker, sink, cancel)
 }
@@ -232,6 +232,9 @@ fn at(what: &str, group: &Group<'_>, done: usize, total: usize) -> Progress {
 #[derive(Clone, Copy)]
 struct Turns {
     how: More,
+    /// What groups do whose winner changes while none of the others may look: larger sizes hardly change the place of their
+    /// calls. `None`: they take turns as the others.
+    meanwhile: Option<Depth>,
     /// Seconds between the looks of a group.
     apart: f64,
     /// Seconds that [`TOGETHER`] groups have before the next so many begin.
@@ -241,7 +244,15 @@ struct Turns {
 impl Turns {
     /// For first verdicts within a span.
     fn first(span: &Span<'_>) -> Self {
-        Turns { how: More::Decide(Depth::First), apart: apart(span), ahead: 0.0 }
+        Turns { how: More::Decide(Depth::First), meanwhile: None, apart: apart(span), ahead: 0.0 }
+    }
+
+    /// What a group does, and whether for these turns or, 1, meanwhile.
+    fn of(&self, swept: &Swept) -> (u8, More) {
+        match self.meanwhile {
+            Some(depth) if swept.crosses() => (1, More::Decide(depth)),
+            _ => (0, self.how),
+        }
     }
 
     /// Seconds that each group counts as having had before its first turn: the more, the later it comes. Those whose winner
@@ -260,6 +271,19 @@ impl Turns {
     }
 }
 
+/// A group that takes turns.
+struct Waits {
+    /// Which.
+    i: usize,
+    /// 1 if it looks only while none may for whom the turns are.
+    rank: u8,
+    how: More,
+    /// The time it had.
+    had: f64,
+    /// When it may look again.
+    from: f64,
+}
+
 /// Groups look one after the other, one look at a time, whoever has had the least time next, until none waits any more or
 /// the time is up.
 fn turns(
@@ -272,30 +296,36 @@ fn turns(
     cancel: &Cancel,
 ) -> Result<()> {
     let had = turns.handicaps(all);
-    // Which, the time it had, and when it may look again.
-    let mut queue: Vec<(usize, f64, f64)> =
-        (0..all.len()).filter(|i| turns.how.helps(&all[*i].1)).map(|i| (i, had[i], 0.0)).collect();
+    let waits = |(i, (_, swept)): (usize, &(&Group<'_>, Swept))| {
+        let (rank, how) = turns.of(swept);
+        let had = if rank == 0 { had[i] } else { swept.narrowed_s };
+        how.helps(swept).then_some(Waits { i, rank, how, had, from: 0.0 })
+    };
+    let mut queue: Vec<Waits> = all.iter().enumerate().filter_map(waits).collect();
     let total = queue.len();
-    while span.left() > 0.0 && !queue.is_empty() && !cancel.raised() {
+    while span.left() > 0.0 && queue.iter().any(|q| q.rank == 0) && !cancel.raised() {
         let now = span.clock.now();
-        let ready = queue.iter().enumerate().filter(|(_, q)| q.2 <= now);
-        let Some((place, _)) = ready.min_by(|(_, a), (_, b)| a.1.total_cmp(&b.1)) else {
-            span.wait_until(queue.iter().map(|q| q.2).fold(f64::INFINITY, f64::min));
+        let ready = queue.iter().enumerate().filter(|(_, q)| q.from <= now);
+        let first = ready.min_by(|(_, a), (_, b)| a.rank.cmp(&b.rank).then(a.had.total_cmp(&b.had)));
+        let Some((place, _)) = first else {
+            span.wait_until(queue.iter().map(|q| q.from).fold(f64::INFINITY, f64::min));
             continue;
         };
-        let (i, had, _) = queue.swap_remove(place);
-        let (group, swept) = &mut all[i];
-        sink.progress(&at(turns.how.doing(), group, total - queue.len() - 1, total));
-        let share = (1.5 * span.left() / (queue.len() + 1) as f64).max(turns.ahead).min(span.left());
-        job.go_on((*group, turns.how), swept, share, looker, cancel)?;
+        let one = queue.swap_remove(place);
+        let (group, swept) = &mut all[one.i];
+        sink.progress(&at(one.how.doing(), group, total - queue.len() - 1, total));
+        // Who looks meanwhile takes nothing from the others.
+        let beside = queue.iter().filter(|q| q.rank <= one.rank).count();
+        let share = (1.5 * span.left() / (beside + 1) as f64).max(turns.ahead).min(span.left());
+        job.go_on((*group, one.how), swept, share, looker, cancel)?;
         let end = span.clock.now();
-        let narrows = turns.how.narrows();
+        let narrows = one.how.narrows();
         let counts = if narrows && !swept.may_narrow() { OPEN } else { 1.0 } * (end - now);
         if narrows {
             swept.narrowed_s += counts;
         }
         if swept.waits {
-            queue.push((i, had + counts, end + turns.apart));
+            queue.push(Waits { had: one.had + counts, from: end + turns.apart, ..one });
         }
     }
     job.interrupted |= cancel.raised();
@@ -317,5 +347,19 @@ mod tests {
         };
         assert_eq!(next_of(&with(0.2), 1.0), Some(0), "later ones waited longer, and wait on");
         assert_eq!(next_of(&with(2.0), 1.0), Some(TOGETHER), "unless none of the first may look");
+    }
+
+    /// Ten seconds of 120 had been waited away while crossings were wide.
+    #[test]
+    fn those_that_cross_narrow_while_the_others_may_not_look() {
+        use crate::measure::crossing::Outcome;
+        let crossing = Outcome::Crossing { size: 5, ci: [4, 6], without: None };
+        let [crosses, never] = [crossing, Outcome::Never].map(Swept::knowing);
+        let near = Depth::Near(6);
+        let with = |meanwhile| Turns { how: More::Larger, meanwhile, apart: 0.25, ahead: 0.0 };
+        assert_eq!(with(Some(near)).of(&crosses), (1, More::Decide(near)));
+        for (turns, swept) in [(Some(near), &never), (None, &crosses), (None, &never)] {
+            assert_eq!(with(turns).of(swept), (0, More::Larger));
+        }
     }
 }

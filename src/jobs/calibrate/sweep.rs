@@ -3,6 +3,7 @@
 //! first sizes all of it is done in turns of one look each, so that other keys can have theirs between them.
 
 mod elsewhere;
+mod visits;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,11 +19,14 @@ use crate::profile::model::Sample;
 
 use super::shapes::size_of;
 use elsewhere::Elsewhere;
+use visits::{Pair, Series, Visited, looks};
 
-/// Pairs of a look: the fewest, for what a look finds moves more from look to look than within one. On a virtual machine with two
-/// processors the logarithm of the ratio had a deviation of 0.27 from look to look with 3 pairs as well as with 5, and 5 take half
-/// as long again (docs/measuring.md).
-const PAIRS: usize = LEAST;
+/// Most pairs of a look that is for an interval; one that is for a verdict has the fewest.
+const PAIRS: usize = 9;
+
+/// The square root of this over the seconds of a pair is how many cost least: a look took 3 ms besides its pairs, and one pair
+/// after the other scattered by three times what a look's pairs have in common (docs/measuring.md).
+const EVEN_S: f64 = 30e-3;
 
 /// Rounds before the pairs, to check and warm up.
 const BEFORE: usize = 2;
@@ -134,6 +138,12 @@ pub(super) struct Swept {
 }
 
 impl Swept {
+    /// One residency of which this is known.
+    #[cfg(test)]
+    pub(super) fn knowing(outcome: Outcome) -> Self {
+        Swept { outcomes: vec![(outcome, 3)], ..Swept::default() }
+    }
+
     /// True if a device went wrong.
     pub(super) fn stopped(&self) -> bool {
         self.wrong.is_some() || self.error.is_some()
@@ -164,31 +174,6 @@ impl Swept {
     }
 }
 
-/// Samples of the CPU and of the device in one process.
-type Pair = (Vec<f64>, Vec<f64>);
-
-/// A size in one process: samples of all visits, and what each visit found.
-#[derive(Clone, Debug, Default)]
-struct Visited {
-    pair: Pair,
-    logs: Vec<f64>,
-}
-
-impl Visited {
-    fn add(&mut self, cpu: &[f64], device: &[f64]) {
-        self.logs.push(crossing::log_ratio(cpu, device));
-        self.pair.0.extend(cpu);
-        self.pair.1.extend(device);
-    }
-}
-
-/// What was measured of one residency, by the number that the size is made from; the processes in order.
-type Series = BTreeMap<u64, Vec<Visited>>;
-
-fn looks(series: &Series) -> Vec<Look> {
-    series.iter().map(|(size, all)| Look::visited(*size, all.iter().map(|v| v.logs.as_slice()))).collect()
-}
-
 /// Number of the visit, number of the process and a size: in this order, so that what a machine does for longer than a few looks
 /// is the offset of a process, and visits of one process to one size lie apart.
 type Visit = (usize, usize, u64);
@@ -213,6 +198,8 @@ struct Running<'s, 'a> {
     begin: f64,
     /// Share of the budget that a look may take.
     share: f64,
+    /// Most pairs of a look.
+    pairs: usize,
     out: &'s mut Swept,
 }
 
@@ -250,6 +237,9 @@ impl Sweep<'_> {
     /// Looks once more for the crossings, as deeply as that.
     pub(super) fn turn(&self, looker: &mut dyn Looker, swept: &mut Swept, depth: Depth) -> Result<()> {
         let mut running = Running::new(self, looker, POINT, swept);
+        if depth != Depth::First {
+            running.pairs = PAIRS;
+        }
         let known = running.decide(depth)?;
         // An error takes nothing back that was known before.
         if !running.out.stopped() {
@@ -355,7 +345,7 @@ impl Sweep<'_> {
 impl<'s, 'a> Running<'s, 'a> {
     fn new(sweep: &'s Sweep<'a>, looker: &'s mut dyn Looker, share: f64, out: &'s mut Swept) -> Self {
         out.state.series.resize(sweep.residencies.len(), Series::new());
-        Running { sweep, looker, begin: sweep.clock.now(), share, out }
+        Running { sweep, looker, begin: sweep.clock.now(), share, pairs: LEAST, out }
     }
 
     fn done(self) -> Result<()> {
@@ -521,11 +511,12 @@ impl<'s, 'a> Running<'s, 'a> {
             return Ok(Looked::LeftOut { why, time: true });
         }
         let cost = (sweep.op.cost)(case);
-        let mut budget_s = left_s;
+        let (mut budget_s, mut pairs) = (left_s, LEAST);
         if let Some(k) = self.out.state.known {
             let predicted = stop::predict(k.round_s, &k.cost, &cost);
             let besides = k.besides_s * cost.bytes() as f64 / k.cost.bytes().max(1) as f64;
-            let rounds = predicted * (PAIRS + BEFORE) as f64;
+            pairs = ((EVEN_S / predicted).sqrt() as usize).clamp(LEAST, self.pairs);
+            let rounds = predicted * (pairs + BEFORE) as f64;
             // What was measured once is measured again as long as there is time at all: without it there is no verdict.
             let within = self.out.state.grid.last().is_some_and(|largest| sweep.cost_of(*largest) >= total(&cost));
             let most =
@@ -542,7 +533,7 @@ impl<'s, 'a> Running<'s, 'a> {
         let order = Order {
             case: case.to_string(),
             places: which.iter().map(|i| (sweep.device.to_string(), sweep.residencies[*i])).collect(),
-            pairs: PAIRS,
+            pairs,
             budget_s,
         };
         match self.looker.look(&order, process, sweep.cancel) {
@@ -704,5 +695,41 @@ mod tests {
         assert!(matches!(sweep.found(&late).unwrap()[0].outcome, Outcome::Crossing { .. }));
         let early = run(12);
         assert!(early.stopped() && early.is_void(), "{:?}", early.outcomes);
+    }
+
+    /// Keeps how many pairs each look had.
+    struct Counted(f64, Vec<usize>);
+
+    impl Looker for Counted {
+        fn look(&mut self, order: &Order, process: usize, cancel: &Cancel) -> Result<Option<Timed>> {
+            self.1.push(order.pairs);
+            let found = Dying(usize::MAX).look(order, process, cancel)?;
+            let slower = |all: Vec<f64>| all.into_iter().map(|s| s * self.0).collect::<Vec<f64>>();
+            Ok(found.map(|t| Timed { cpu: slower(t.cpu), devices: t.devices.into_iter().map(slower).collect(), ..t }))
+        }
+    }
+
+    /// A pair takes about 80 us around the crossing, and so many times as long.
+    #[test]
+    fn short_calls_have_more_pairs_where_the_interval_is_what_matters() {
+        let (clock, cancel) = (Arc::new(VirtualClock::new()), Cancel::new());
+        let sweep = Sweep { range: (1024, 1 << 20), processes: 11, ..exp_sweep(&clock, &cancel) };
+        for (slower, pairs) in [(1.0, 9..=9), (15.0, 4..=8), (1000.0, LEAST..=LEAST)] {
+            let (mut swept, mut looker) = (Swept::default(), Counted(slower, Vec::new()));
+            sweep.begin(&mut looker, &mut swept).unwrap();
+            for depth in [Depth::First, Depth::Full(11)] {
+                let before = looker.1.len();
+                swept.waits = true;
+                while swept.waits {
+                    sweep.turn(&mut looker, &mut swept, depth).unwrap();
+                }
+                let want = if depth == Depth::First { LEAST..=LEAST } else { pairs.clone() };
+                assert!(
+                    looker.1.len() > before && looker.1[before..].iter().all(|n| want.contains(n)),
+                    "{slower}: {looker:?}",
+                    looker = looker.1
+                );
+            }
+        }
     }
 }
