@@ -42,7 +42,7 @@ const SHAPES: f64 = 0.2;
 /// when only curves that decide little would come after them.
 const LARGER: [f64; 2] = [0.3, 0.8];
 
-/// Share of the time that is kept for fitting curves, at most, and seconds that a curve takes: four and five times what was
+/// Share of the time that is kept for fitting curves, at most, and seconds that a curve takes: three and five times what was
 /// measured on two processors (0.84 s for 344 in 120 s, 1.8 s for 172 in far longer).
 const FITTING: f64 = 0.02;
 /// See [`FITTING`].
