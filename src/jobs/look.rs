@@ -15,13 +15,17 @@ use crate::device::probe::Rig;
 use crate::device::sim;
 use crate::engine::{KernelCache, Prepared, Runner, cache};
 use crate::jobs::workers::{self, Start, Worker};
-use crate::measure::{OpSubject, REGION_S, Residency, StopRule, Subject, sample};
+use crate::measure::{OpSubject, REGION_S, Residency, StopRule, Subject, sample_between};
 use crate::op::{self, OpDesc, Role, case};
 
 use super::calibrate::gross_error;
 
 /// Fewest pairs that are evidence.
 pub(super) const LEAST: usize = 3;
+
+/// Pause of looks that follow each other in one process: there calls that never pause keep a machine in whatever state they
+/// found it (docs/measuring.md).
+const REST: Duration = Duration::from_micros(200);
 
 /// Bytes that a process keeps for its next looks at the same cases: making operands, and memory that nobody has touched
 /// yet, are most of such a look.
@@ -35,6 +39,8 @@ pub(super) struct Order {
     /// A device by its id, and where the operands are.
     pub(super) places: Vec<(String, Residency)>,
     pub(super) pairs: usize,
+    /// Whether a pause comes after each sample.
+    pub(super) pauses: bool,
     /// Seconds on the clock of the devices.
     pub(super) budget_s: f64,
 }
@@ -222,7 +228,7 @@ impl<'a> Station<'a> {
         let mut first = self.begins(order, &ready);
         let begin_rounds = clock.now();
         let series = loop {
-            let series = sample(&mut subjects, &rule, cancel)?;
+            let series = sample_between(&mut subjects, &rule, cancel, &mut || rest(order, clock.as_ref()))?;
             if cancel.raised() {
                 return Err(Error::new(Code::Cancelled, "interrupted"));
             }
@@ -261,6 +267,13 @@ impl<'a> Station<'a> {
 
     fn clock(&self) -> Arc<dyn Clock> {
         self.cpu.device().clock()
+    }
+}
+
+/// A simulated machine has no states that last.
+fn rest(order: &Order, clock: &dyn Clock) {
+    if order.pauses && !clock.is_virtual() {
+        clock.sleep(REST);
     }
 }
 
@@ -382,6 +395,7 @@ mod tests {
             case: case.to_string(),
             places: vec![("sim:laptop".into(), Residency::Resident)],
             pairs: 5,
+            pauses: false,
             budget_s: 1.0,
         };
         let mut here = Here::new(&[&rig], None, &KernelCache::off());
@@ -425,7 +439,7 @@ mod tests {
         let case = op.case(DType::F32, &[1000], Attrs::new(), Fill::Uniform).unwrap();
         let place = |residency| ("sim:laptop".to_string(), residency);
         let places = vec![place(Residency::Resident), place(Residency::Always)];
-        let order = Order { case: case.to_string(), places, pairs: 3, budget_s: 1.0 };
+        let order = Order { case: case.to_string(), places, pairs: 3, pauses: false, budget_s: 1.0 };
         let station = Station::new(&rig, None, &KernelCache::off());
         let first = station.ready(&order).unwrap();
         assert_eq!(first.devices.len(), 1, "places on one device share its kernel");
@@ -450,7 +464,7 @@ mod tests {
             let rig = Rig { devices: vec![device], cpu, absent: Vec::new() };
             let case = op::find("exp").unwrap().case(DType::F32, &[1000], Attrs::new(), Fill::Uniform).unwrap();
             let places = vec![("sim:laptop".to_string(), Residency::Resident)];
-            let order = Order { case: case.to_string(), places, pairs: 3, budget_s: 0.5 };
+            let order = Order { case: case.to_string(), places, pairs: 3, pauses: false, budget_s: 0.5 };
             let station = Station::new(&rig, None, &KernelCache::off());
             station.time(&order, &Cancel::new()).unwrap()
         };
@@ -465,7 +479,8 @@ mod tests {
     fn nor_does_the_first_call_of_a_further_size() {
         let case = |n| op::find("exp").unwrap().case(DType::F32, &[n], Attrs::new(), Fill::Uniform).unwrap();
         let places = vec![("sim:laptop".to_string(), Residency::Resident)];
-        let order = |n| Order { case: case(n).to_string(), places: places.clone(), pairs: 3, budget_s: 0.5 };
+        let order =
+            |n| Order { case: case(n).to_string(), places: places.clone(), pairs: 3, pauses: false, budget_s: 0.5 };
         // What is found of a small size, the launches until then that the rule met, and what is found of a larger size.
         let look = |when, longer| {
             let (cpu, device) = sim::open("laptop").unwrap();
@@ -493,7 +508,7 @@ mod tests {
         let rig = Rig { devices: vec![Arc::clone(&faulty) as Arc<dyn Device>], cpu, absent: Vec::new() };
         let case = op::find("exp").unwrap().case(DType::F32, &[1000], Attrs::new(), Fill::Uniform).unwrap();
         let places = vec![("sim:laptop".to_string(), Residency::Resident)];
-        let order = Order { case: case.to_string(), places, pairs: 3, budget_s: 1.0 };
+        let order = Order { case: case.to_string(), places, pairs: 3, pauses: false, budget_s: 1.0 };
         let station = Station::new(&rig, None, &KernelCache::off());
         let look = || {
             let wrong = station.time(&order, &Cancel::new()).map(|timed| timed.unwrap().wrong);
