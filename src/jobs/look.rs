@@ -381,6 +381,7 @@ mod tests {
     use crate::device::Device;
     use crate::device::faulty::{Fault, FaultPlan, Faulty, On, Rule, When};
     use crate::device::sim::Compute;
+    use std::sync::Mutex;
 
     /// Several launches that share a wait would look faster, by how many they happen to be.
     #[test]
@@ -533,5 +534,29 @@ mod tests {
         let (faulty, found) = looks(On::Launch, 50, Fault::Fail(Code::LaunchFailed));
         assert!(faulty.hits()[0] > 0 && found[0].0.is_ok() && found[29].0.is_err(), "{found:?}");
         assert!(found.iter().all(|(wrong, kept)| *kept == usize::from(wrong.is_ok())), "{found:?}");
+    }
+
+    struct Slept(bool, Mutex<Vec<Duration>>);
+
+    impl Clock for Slept {
+        fn now(&self) -> f64 {
+            0.0
+        }
+        fn sleep(&self, d: Duration) {
+            self.1.lock().unwrap().push(d);
+        }
+        fn is_virtual(&self) -> bool {
+            self.0
+        }
+    }
+
+    #[test]
+    fn only_a_real_machine_rests_and_only_if_asked_to() {
+        let order = |pauses| Order { case: String::new(), places: Vec::new(), pairs: 3, pauses, budget_s: 1.0 };
+        for (simulated, pauses, want) in [(false, true, vec![REST]), (true, true, vec![]), (false, false, vec![])] {
+            let clock = Slept(simulated, Mutex::default());
+            rest(&order(pauses), &clock);
+            assert_eq!(*clock.1.lock().unwrap(), want);
+        }
     }
 }
