@@ -9,6 +9,11 @@ pub trait Clock: Send + Sync {
     fn now(&self) -> f64;
     /// Waits, or lets the virtual time pass.
     fn sleep(&self, d: Duration);
+    /// Waits without giving the processor away, or lets the virtual time pass: a processor that was idle is another machine
+    /// (docs/measuring.md). For fractions of a second.
+    fn stay(&self, d: Duration) {
+        self.sleep(d);
+    }
     /// True when the time is simulated.
     fn is_virtual(&self) -> bool {
         false
@@ -38,6 +43,12 @@ impl Clock for RealClock {
     }
     fn sleep(&self, d: Duration) {
         std::thread::sleep(d);
+    }
+    fn stay(&self, d: Duration) {
+        let begin = Instant::now();
+        while begin.elapsed() < d {
+            std::hint::spin_loop();
+        }
     }
 }
 
@@ -71,5 +82,21 @@ impl Clock for VirtualClock {
     }
     fn is_virtual(&self) -> bool {
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn staying_lasts_as_long_as_sleeping() {
+        let clock = RealClock::new();
+        let begin = clock.now();
+        clock.stay(Duration::from_millis(2));
+        assert!(clock.now() - begin >= 0.002);
+        let clock = VirtualClock::new();
+        clock.stay(Duration::from_millis(2));
+        assert_eq!(clock.now(), 0.002);
     }
 }

@@ -15,17 +15,13 @@ use crate::device::probe::Rig;
 use crate::device::sim;
 use crate::engine::{KernelCache, Prepared, Runner, cache};
 use crate::jobs::workers::{self, Start, Worker};
-use crate::measure::{OpSubject, REGION_S, Residency, StopRule, Subject, sample_between};
+use crate::measure::{OpSubject, REGION_S, Residency, StopRule, Subject, sample};
 use crate::op::{self, OpDesc, Role, case};
 
 use super::calibrate::gross_error;
 
 /// Fewest pairs that are evidence.
 pub(super) const LEAST: usize = 3;
-
-/// Pause of looks that follow each other in one process: there calls that never pause keep a machine in whatever state they
-/// found it (docs/measuring.md).
-const REST: Duration = Duration::from_micros(200);
 
 /// Bytes that a process keeps for its next looks at the same cases: making operands, and memory that nobody has touched
 /// yet, are most of such a look.
@@ -39,8 +35,6 @@ pub(super) struct Order {
     /// A device by its id, and where the operands are.
     pub(super) places: Vec<(String, Residency)>,
     pub(super) pairs: usize,
-    /// Whether a pause comes after each sample.
-    pub(super) pauses: bool,
     /// Seconds on the clock of the devices.
     pub(super) budget_s: f64,
 }
@@ -228,7 +222,7 @@ impl<'a> Station<'a> {
         let mut first = self.begins(order, &ready);
         let begin_rounds = clock.now();
         let series = loop {
-            let series = sample_between(&mut subjects, &rule, cancel, &mut || rest(order, clock.as_ref()))?;
+            let series = sample(&mut subjects, &rule, cancel)?;
             if cancel.raised() {
                 return Err(Error::new(Code::Cancelled, "interrupted"));
             }
@@ -267,13 +261,6 @@ impl<'a> Station<'a> {
 
     fn clock(&self) -> Arc<dyn Clock> {
         self.cpu.device().clock()
-    }
-}
-
-/// A simulated machine has no states that last.
-fn rest(order: &Order, clock: &dyn Clock) {
-    if order.pauses && !clock.is_virtual() {
-        clock.sleep(REST);
     }
 }
 
@@ -381,7 +368,6 @@ mod tests {
     use crate::device::Device;
     use crate::device::faulty::{Fault, FaultPlan, Faulty, On, Rule, When};
     use crate::device::sim::Compute;
-    use std::sync::Mutex;
 
     /// Several launches that share a wait would look faster, by how many they happen to be.
     #[test]
@@ -396,7 +382,6 @@ mod tests {
             case: case.to_string(),
             places: vec![("sim:laptop".into(), Residency::Resident)],
             pairs: 5,
-            pauses: false,
             budget_s: 1.0,
         };
         let mut here = Here::new(&[&rig], None, &KernelCache::off());
@@ -440,7 +425,7 @@ mod tests {
         let case = op.case(DType::F32, &[1000], Attrs::new(), Fill::Uniform).unwrap();
         let place = |residency| ("sim:laptop".to_string(), residency);
         let places = vec![place(Residency::Resident), place(Residency::Always)];
-        let order = Order { case: case.to_string(), places, pairs: 3, pauses: false, budget_s: 1.0 };
+        let order = Order { case: case.to_string(), places, pairs: 3, budget_s: 1.0 };
         let station = Station::new(&rig, None, &KernelCache::off());
         let first = station.ready(&order).unwrap();
         assert_eq!(first.devices.len(), 1, "places on one device share its kernel");
@@ -465,7 +450,7 @@ mod tests {
             let rig = Rig { devices: vec![device], cpu, absent: Vec::new() };
             let case = op::find("exp").unwrap().case(DType::F32, &[1000], Attrs::new(), Fill::Uniform).unwrap();
             let places = vec![("sim:laptop".to_string(), Residency::Resident)];
-            let order = Order { case: case.to_string(), places, pairs: 3, pauses: false, budget_s: 0.5 };
+            let order = Order { case: case.to_string(), places, pairs: 3, budget_s: 0.5 };
             let station = Station::new(&rig, None, &KernelCache::off());
             station.time(&order, &Cancel::new()).unwrap()
         };
@@ -480,8 +465,7 @@ mod tests {
     fn nor_does_the_first_call_of_a_further_size() {
         let case = |n| op::find("exp").unwrap().case(DType::F32, &[n], Attrs::new(), Fill::Uniform).unwrap();
         let places = vec![("sim:laptop".to_string(), Residency::Resident)];
-        let order =
-            |n| Order { case: case(n).to_string(), places: places.clone(), pairs: 3, pauses: false, budget_s: 0.5 };
+        let order = |n| Order { case: case(n).to_string(), places: places.clone(), pairs: 3, budget_s: 0.5 };
         // What is found of a small size, the launches until then that the rule met, and what is found of a larger size.
         let look = |when, longer| {
             let (cpu, device) = sim::open("laptop").unwrap();
@@ -509,7 +493,7 @@ mod tests {
         let rig = Rig { devices: vec![Arc::clone(&faulty) as Arc<dyn Device>], cpu, absent: Vec::new() };
         let case = op::find("exp").unwrap().case(DType::F32, &[1000], Attrs::new(), Fill::Uniform).unwrap();
         let places = vec![("sim:laptop".to_string(), Residency::Resident)];
-        let order = Order { case: case.to_string(), places, pairs: 3, pauses: false, budget_s: 1.0 };
+        let order = Order { case: case.to_string(), places, pairs: 3, budget_s: 1.0 };
         let station = Station::new(&rig, None, &KernelCache::off());
         let look = || {
             let wrong = station.time(&order, &Cancel::new()).map(|timed| timed.unwrap().wrong);
@@ -534,29 +518,5 @@ mod tests {
         let (faulty, found) = looks(On::Launch, 50, Fault::Fail(Code::LaunchFailed));
         assert!(faulty.hits()[0] > 0 && found[0].0.is_ok() && found[29].0.is_err(), "{found:?}");
         assert!(found.iter().all(|(wrong, kept)| *kept == usize::from(wrong.is_ok())), "{found:?}");
-    }
-
-    struct Slept(bool, Mutex<Vec<Duration>>);
-
-    impl Clock for Slept {
-        fn now(&self) -> f64 {
-            0.0
-        }
-        fn sleep(&self, d: Duration) {
-            self.1.lock().unwrap().push(d);
-        }
-        fn is_virtual(&self) -> bool {
-            self.0
-        }
-    }
-
-    #[test]
-    fn only_a_real_machine_rests_and_only_if_asked_to() {
-        let order = |pauses| Order { case: String::new(), places: Vec::new(), pairs: 3, pauses, budget_s: 1.0 };
-        for (simulated, pauses, want) in [(false, true, vec![REST]), (true, true, vec![]), (false, false, vec![])] {
-            let clock = Slept(simulated, Mutex::default());
-            rest(&order(pauses), &clock);
-            assert_eq!(*clock.1.lock().unwrap(), want);
-        }
     }
 }

@@ -353,7 +353,6 @@ impl Timer<'_> {
             case: timed.case.to_string(),
             places: self.residencies.iter().map(|r| (self.device.to_string(), *r)).collect(),
             pairs: self.cfg.pairs,
-            pauses: true,
             budget_s,
         };
         let Some(found) = self.looker.look(&order, process, self.cancel)? else { return Ok(false) };

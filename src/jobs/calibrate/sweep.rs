@@ -534,7 +534,6 @@ impl<'s, 'a> Running<'s, 'a> {
             case: case.to_string(),
             places: which.iter().map(|i| (sweep.device.to_string(), sweep.residencies[*i])).collect(),
             pairs,
-            pauses: false,
             budget_s,
         };
         match self.looker.look(&order, process, sweep.cancel) {

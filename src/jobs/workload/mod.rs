@@ -202,7 +202,6 @@ fn time(
         case: row.recorded.case.to_string(),
         places: of.iter().map(|d| (devices[*d].clone(), row.residency)).collect(),
         pairs: PAIRS,
-        pauses: true,
         budget_s: budget_s / processes as f64,
     };
     // Where none is left, the CPU's time is worth knowing all the same.
