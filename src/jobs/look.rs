@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::base::sink::Cancel;
-use crate::base::{Case, Clock, Code, Error, HostTensor, Result, Told};
+use crate::base::{Case, Clock, Code, Error, HostTensor, Result, Told, stats};
 use crate::device::probe::Rig;
 use crate::device::sim;
 use crate::engine::{KernelCache, Prepared, Runner, cache};
@@ -54,6 +54,8 @@ pub(super) struct Timed {
     /// Seconds that operands took: making, moving and comparing them, which a larger case has more of. Not the kernels, nor what a
     /// library loads with its first call.
     pub(super) made_s: f64,
+    /// Seconds of what this process does once for a case: building its kernels, their first calls, and keeping what was built.
+    pub(super) once_s: f64,
 }
 
 /// Whoever times cases in processes 0, 1, ...
@@ -147,7 +149,7 @@ impl<'a> Station<'a> {
     /// Nothing is fetched and written meanwhile; what was compiled is kept after.
     fn time(&self, order: &Order, cancel: &Cancel) -> Result<Option<Timed>> {
         let hold = self.kernels.hold();
-        let timed = self.timed(order, cancel);
+        let mut timed = self.timed(order, cancel);
         drop(hold);
         if timed.is_err() {
             // Nobody knows what state a device that failed left its memory in.
@@ -156,7 +158,11 @@ impl<'a> Station<'a> {
         if cancel.raised() {
             self.kernels.abandon();
         } else {
+            let begin = self.clock().now();
             self.kernels.flush(cache::FLUSH);
+            if let Ok(Some(timed)) = &mut timed {
+                timed.once_s += self.clock().now() - begin;
+            }
         }
         timed
     }
@@ -219,7 +225,8 @@ impl<'a> Station<'a> {
         };
         let mut subjects: Vec<&mut dyn Subject> = vec![&mut cpu];
         subjects.extend(devices.iter_mut().map(|d| d as &mut dyn Subject));
-        let mut first = self.begins(order, &ready);
+        let begins = self.begins(order, &ready);
+        let mut first = begins;
         let begin_rounds = clock.now();
         let series = loop {
             let series = sample(&mut subjects, &rule, cancel)?;
@@ -235,6 +242,7 @@ impl<'a> Station<'a> {
         };
         let in_rounds = clock.now() - begin_rounds;
         let calls = series.iter().map(|s| s.calls).sum();
+        let in_calls: f64 = series.iter().map(|s| s.calls as f64 * stats::median(&s.samples)).sum();
         let mut samples = series.into_iter().map(|s| s.samples);
         let on_cpu = samples.next().unwrap_or_default();
         if on_cpu.len() < LEAST {
@@ -250,7 +258,8 @@ impl<'a> Station<'a> {
         let kernel = ready.devices.first().map_or_else(String::new, |(_, k)| k.variant.to_string());
         let devices = samples.collect();
         let made_s = (clock.now() - begin - in_rounds - self.built_s.get()).max(0.0);
-        Ok(Some(Timed { cpu: on_cpu, devices, calls, kernel, wrong, made_s }))
+        let once_s = self.built_s.get() + if begins { (in_rounds - in_calls).max(0.0) } else { 0.0 };
+        Ok(Some(Timed { cpu: on_cpu, devices, calls, kernel, wrong, made_s, once_s }))
     }
 
     /// Whether the case runs in this process for the first time, on some device.
@@ -457,6 +466,7 @@ mod tests {
         let timed = late(When::Nth(1)).expect("three pairs");
         assert!(timed.devices[0].iter().all(|s| *s < 0.01), "{:?}", timed.devices);
         assert!(timed.made_s < 0.1, "no larger case has more of it: {}", timed.made_s);
+        assert!((1.9..2.2).contains(&timed.once_s), "nor has a later look: {}", timed.once_s);
         assert!(late(When::From(1)).is_none(), "one that is always so slow is too slow");
     }
 
@@ -483,6 +493,7 @@ mod tests {
         let large = large.expect("three pairs");
         assert!(small.is_some() && met == 0);
         assert!(large.devices[0].iter().all(|s| *s < 0.01) && large.made_s < 0.1, "{large:?}");
+        assert!((1.9..2.2).contains(&large.once_s), "{large:?}");
     }
 
     /// 30 looks at what a device with a planted fault computes: what is wrong, and how many cases are kept then.

@@ -103,6 +103,8 @@ pub(super) struct Job<'a> {
     /// Keys whose curve was not fitted, because the time was up.
     pub(super) without_curve: usize,
     calls: [u64; 2],
+    /// Seconds so far of what is done once: checks, and kernels that are built and called for the first time.
+    pub(super) once_s: f64,
     /// Devices that compute nothing take part, and only they.
     study: bool,
     /// Last correctness check: op, dtype, device serial. Groups with equal parts follow each other.
@@ -160,6 +162,7 @@ impl<'a> Job<'a> {
             cut: 0,
             without_curve: 0,
             calls: [0; 2],
+            once_s: 0.0,
             study,
             checked: None,
             lost: Vec::new(),
@@ -236,11 +239,12 @@ impl<'a> Job<'a> {
         numbered(groups)
     }
 
-    /// Checks a group and looks at its sizes in one process within `share` seconds. `None` if it is judged already.
+    /// Checks a group and looks at its sizes in one process within `share` seconds, besides what is done once; but within `most`
+    /// in all. `None` if it is judged already.
     pub(super) fn group(
         &mut self,
         g: &Group<'_>,
-        share: f64,
+        (share, most): (f64, f64),
         looker: &mut dyn Looker,
         sink: &mut dyn Sink,
         cancel: &Cancel,
@@ -305,9 +309,11 @@ impl<'a> Job<'a> {
             None => return Err(Error::new(Code::Internal, "the check left no result")),
         }
         self.slowed.look(g.number, device.info());
-        let budget_s = share - (self.rig.cpu.clock().now() - begin);
+        let checking_s = self.rig.cpu.clock().now() - begin;
+        let budget_s = share.min(most - checking_s);
         let mut swept = Swept::default();
         let begun = self.sweep(g, budget_s, cancel).begin(looker, &mut swept);
+        self.once_s += checking_s + std::mem::take(&mut swept.once_s);
         self.slowed.look(g.number, device.info());
         match begun {
             Err(e) if e.code() == Code::Cancelled => {
@@ -344,6 +350,7 @@ impl<'a> Job<'a> {
             More::Larger => sweep.larger(looker, swept),
             More::Shapes => sweep.look_elsewhere(looker, swept),
         };
+        self.once_s += std::mem::take(&mut swept.once_s);
         self.slowed.look(g.number, g.runner.device().info());
         match more {
             Err(e) if e.code() == Code::Cancelled => self.interrupted = true,

@@ -59,6 +59,11 @@ impl Span<'_> {
         (self.end - self.clock.now()).max(0.0)
     }
 
+    /// As long as this span and so many seconds, but within another one.
+    fn and(&self, seconds: f64, longest: &Self) -> Self {
+        Span { end: (self.end + seconds).min(longest.end), ..*self }
+    }
+
     /// Busily, so that looks find the processors as they are where something else looked before: with few keys there is much to
     /// wait for, and with many nothing.
     fn wait_until(&self, time: f64) {
@@ -81,14 +86,16 @@ pub(super) fn calibrate_block(
     let keys: usize = groups.iter().map(|g| job.offered(g).len()).sum();
     let fitting = if span.clock.is_virtual() { 0.0 } else { (FITTING * span.left()).min(FIT * keys as f64) };
     let span = &Span { end: span.end - fitting, ..*span };
-    let begin = span.clock.now();
+    let (begin, once_s) = (span.clock.now(), job.once_s);
     let deciding = Span { end: span.end - SHAPES * span.left(), ..*span };
     let first = Span { end: begin + FIRST * span.left(), ..*span };
     let mut all = firsts(job, groups, [&first, &deciding], looker, sink, cancel)?;
+    // What is done once, kernels that are built say, takes none of it: after a fresh start of a machine that is most of the time.
+    let first = first.and(job.once_s - once_s, &deciding);
     // While none of those may look that have no verdict yet, others narrow theirs.
     let meanwhile = Some(Depth::Near(Plan::in_part(job.cfg.processes, 1)));
     turns(job, Turns { meanwhile, ..Turns::first(&first) }, &first, &mut all, looker, sink, cancel)?;
-    let spent = span.clock.now() - begin;
+    let spent = span.clock.now() - begin - (job.once_s - once_s);
     let some = Span { end: span.clock.now() + AGAIN * deciding.left(), ..*span };
     larger(job, (&some, LARGER[0]), meanwhile, &mut all, looker, sink, cancel)?;
     // What the others did not need goes to those that it was not enough for, first ones first.
@@ -128,8 +135,9 @@ pub(super) fn calibrate_block(
     Ok(())
 }
 
-/// Checks these groups, looks at their sizes and gives them first verdicts, as far as the first span suffices; in their order,
-/// but that later ones look while those before may not yet. All of them begin within the second span. Ends when none may look.
+/// Checks these groups, looks at their sizes and gives them first verdicts, as far as the first span and what is done once suffice;
+/// in their order, but that later ones look while those before may not yet. All of them begin within the second span, and nothing
+/// takes longer. Ends when none may look.
 fn firsts<'g, 'd>(
     job: &mut Job<'_>,
     groups: &'g [Group<'d>],
@@ -139,25 +147,27 @@ fn firsts<'g, 'd>(
     cancel: &Cancel,
 ) -> Result<Vec<(&'g Group<'d>, Swept)>> {
     let how = More::Decide(Depth::First);
-    let (begin, all_of_it, count) = (span.clock.now(), span.left(), groups.len());
-    let apart = apart(span);
+    let (begin, all_of_it, count, once_s) = (span.clock.now(), span.left(), groups.len(), job.once_s);
+    let (apart, first) = (apart(span), span);
     let mut begun = 0;
     let mut all: Vec<(&Group<'_>, Swept)> = Vec::new();
     // Which, and when it may look again.
     let mut waiting: Vec<(usize, f64)> = Vec::new();
     loop {
-        let now = span.clock.now();
+        let (now, once) = (first.clock.now(), job.once_s - once_s);
+        let span = &first.and(once, longest);
         let ready = next_of(&waiting, now);
-        let due = begin + all_of_it * begun as f64 / count as f64 <= now;
+        let due = begin + once + all_of_it * begun as f64 / count as f64 <= now;
         // Many need less than their share, so each may take twice as much.
         let even = |left: f64| 2.0 * left / (waiting.len() + count - begun).max(1) as f64;
         // Interrupted, each is listed as unmeasured.
         let begins = cancel.raised() || due || ready.is_none() || waiting.len() < TOGETHER;
         if let Some(group) = groups.get(begun).filter(|_| begins) {
             sink.progress(&at("", group, begun, count));
-            let share = even(span.left()).max(even(longest.left()) / 4.0).min(longest.left());
+            let most = longest.left();
+            let share = even(span.left()).max(even(most) / 4.0).min(most);
             begun += 1;
-            if let Some(swept) = job.group(group, share, looker, sink, cancel)? {
+            if let Some(swept) = job.group(group, (share, most), looker, sink, cancel)? {
                 if how.helps(&swept) {
                     waiting.push((all.len(), span.clock.now() + apart));
                 }

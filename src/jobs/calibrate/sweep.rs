@@ -80,7 +80,7 @@ pub(super) struct Sweep<'a> {
     /// Most processes.
     pub(super) processes: usize,
     pub(super) clock: Arc<dyn Clock>,
-    /// Seconds on this clock for everything here.
+    /// Seconds on this clock for everything here but what is done once.
     pub(super) budget_s: f64,
     pub(super) seed: u64,
     pub(super) cancel: &'a Cancel,
@@ -127,6 +127,8 @@ pub(super) struct Swept {
     pub(super) calls: [u64; 2],
     /// Looks so far.
     pub(super) looks: usize,
+    /// Seconds of what is done once for a case, which no share is charged with ([`Timed::once_s`]).
+    pub(super) once_s: f64,
     /// Seconds that went into narrower intervals, as they are counted.
     pub(super) narrowed_s: f64,
     /// Why sizes beyond those of the first look are missing, if they are.
@@ -542,6 +544,8 @@ impl<'s, 'a> Running<'s, 'a> {
             }
             Ok(Some(timed)) => {
                 self.out.looks += 1;
+                self.begin += timed.once_s;
+                self.out.once_s += timed.once_s;
                 self.keep(which, &timed, cost);
                 Ok(if self.out.stopped() { Looked::Stopped } else { Looked::Timed(timed) })
             }
@@ -601,17 +605,25 @@ mod tests {
         }
     }
 
-    /// Every element takes so many seconds, on both sides.
-    struct Linear(Arc<VirtualClock>, f64);
+    /// Every element takes so many seconds, on both sides, and every look so many besides for what is done once.
+    struct Linear(Arc<VirtualClock>, f64, f64);
 
     impl Looker for Linear {
         fn look(&mut self, order: &Order, _: usize, _: &Cancel) -> Result<Option<Timed>> {
             let call_s = self.1 * case::parse(&order.case)?.dim("n") as f64;
             let rounds = (order.pairs + BEFORE) as f64;
-            self.0.sleep(Duration::from_secs_f64(2.0 * rounds * call_s));
+            self.0.sleep(Duration::from_secs_f64(2.0 * rounds * call_s + self.2));
             let samples = vec![call_s; order.pairs];
             let (cpu, devices) = (samples.clone(), vec![samples]);
-            Ok(Some(Timed { cpu, devices, calls: 2 * rounds as u64, kernel: String::new(), wrong: None, made_s: 0.0 }))
+            Ok(Some(Timed {
+                cpu,
+                devices,
+                calls: 2 * rounds as u64,
+                kernel: String::new(),
+                wrong: None,
+                made_s: 0.0,
+                once_s: self.2,
+            }))
         }
     }
 
@@ -633,6 +645,24 @@ mod tests {
         }
     }
 
+    /// On a machine that had built no kernel before, most keys had no second size, and half of the budget was waited away.
+    #[test]
+    fn what_is_done_once_takes_nothing_of_a_share() {
+        let (clock, cancel) = (Arc::new(VirtualClock::new()), Cancel::new());
+        let found = [0.0, 1.5].map(|once_s| {
+            let begin = clock.now();
+            let sweep = Sweep { budget_s: 0.1, ..exp_sweep(&clock, &cancel) };
+            let mut swept = Swept::default();
+            sweep.begin(&mut Linear(Arc::clone(&clock), 1e-9, once_s), &mut swept).unwrap();
+            let took = clock.now() - begin - swept.once_s;
+            assert_eq!(swept.once_s, once_s * swept.looks as f64);
+            assert!(took <= 0.1, "{took}");
+            swept.state.grid
+        });
+        assert!(found[0].len() > 4, "{found:?}");
+        assert_eq!(found[0], found[1]);
+    }
+
     /// The budget is twice a key's even share, and a verdict takes five looks at the largest size.
     #[test]
     fn a_new_size_leaves_time_for_a_verdict() {
@@ -640,7 +670,7 @@ mod tests {
         for budget_s in (0..12).map(|i| 0.05 * 1.3f64.powi(i)) {
             let sweep = Sweep { budget_s, ..exp_sweep(&clock, &cancel) };
             let mut swept = Swept::default();
-            let mut looker = Linear(Arc::clone(&clock), 1e-9);
+            let mut looker = Linear(Arc::clone(&clock), 1e-9, 0.0);
             sweep.begin(&mut looker, &mut swept).unwrap();
             let largest = *swept.state.grid.last().unwrap();
             let looks = |size: u64| 5.0 * 2.0 * (LEAST + BEFORE) as f64 * 1e-9 * size as f64;
@@ -665,7 +695,7 @@ mod tests {
             let n = case::parse(&order.case)?.dim("n") as f64;
             let (cpu, device) = (n * 1e-9, 4e-5 * (1.0 + 1e-3 * process as f64));
             let (cpu, devices) = (vec![cpu; order.pairs], vec![vec![device; order.pairs]]);
-            Ok(Some(Timed { cpu, devices, calls: 6, kernel: String::new(), wrong: None, made_s: 0.0 }))
+            Ok(Some(Timed { cpu, devices, calls: 6, kernel: String::new(), wrong: None, made_s: 0.0, once_s: 0.0 }))
         }
     }
 

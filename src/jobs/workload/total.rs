@@ -334,6 +334,7 @@ mod tests {
                 kernel: String::new(),
                 wrong: None,
                 made_s: 0.0,
+                once_s: 0.0,
             }
         };
         (0..3).map(of).collect()
