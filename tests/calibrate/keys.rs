@@ -83,7 +83,7 @@ fn an_interruption_lists_every_key_of_many() {
     let mut after = 0;
     for progress in [1, 30, 85, 118] {
         let cancel = Cancel::new();
-        let cfg = CalibrateConfig { budget: Duration::from_millis(400), ..cfg.clone() };
+        let cfg = CalibrateConfig { budget: Duration::from_millis(800), ..cfg.clone() };
         let cut = run(&cfg, &r, &mut Interrupt(cancel.clone(), progress), &cancel).unwrap();
         assert!(cut.interrupted && cut.profile.partial, "{progress}");
         assert_eq!((cut.records.len(), cut.profile.entries.len()), (all, all), "{progress}: every key is listed");
