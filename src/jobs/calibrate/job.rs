@@ -26,6 +26,12 @@ use super::{CalibrateConfig, Calibrated, Wanted, earlier};
 
 const INTERRUPTED: &str = "interrupted before this key was known";
 
+/// Of what had no place beside the kernels that were built.
+const BUILT: &str = "building kernels took the time for this key; another run finds those built that are kept";
+
+/// Share of the budget from which on it is told how much of it went into what is done once.
+const MUCH: f64 = 0.25;
+
 pub(super) fn groups_of<'d>(keys: &[Wanted], devices: &'d [Runner]) -> Vec<Group<'d>> {
     let of = |k: &Wanted| {
         let k = *k;
@@ -240,7 +246,7 @@ impl<'a> Job<'a> {
     }
 
     /// Checks a group and looks at its sizes in one process within `share` seconds, besides what is done once; but within `most`
-    /// in all. `None` if it is judged already.
+    /// in all. `None` if it is judged already, or if it has no share.
     pub(super) fn group(
         &mut self,
         g: &Group<'_>,
@@ -270,7 +276,8 @@ impl<'a> Job<'a> {
         let begin = self.rig.cpu.clock().now();
         if share <= 0.0 {
             self.unmeasured += self.offered(g).len() as u64;
-            self.without(g, Verdict::Unmeasured, "the budget was spent before this key", sink);
+            let why = if most > 0.0 { BUILT } else { "the budget was spent before this key" };
+            self.without(g, Verdict::Unmeasured, why, sink);
             return Ok(None);
         }
         let key = (g.op.name, g.dtype, device.serial());
@@ -518,6 +525,13 @@ impl<'a> Job<'a> {
         }
         if self.cut > 0 {
             self.profile.notes.push(format!("{} keys are decided up to a smaller size than asked for", self.cut));
+        }
+        let budget_s = self.cfg.budget.as_secs_f64();
+        if self.once_s > MUCH * budget_s {
+            self.profile.notes.push(format!(
+                "{:.3} of {budget_s:.3} s went into building kernels and checking them: another run finds those built that are kept",
+                self.once_s
+            ));
         }
         if self.without_curve > 0 {
             let n = self.without_curve;

@@ -42,6 +42,13 @@ const SHAPES: f64 = 0.2;
 /// when only curves that decide little would come after them.
 const LARGER: [f64; 2] = [0.3, 0.8];
 
+/// Share of the time for verdicts that building kernels, and what else is done once, may take before no further group begins;
+/// unless each key that began still has so many seconds. Keys that began and have no time left know nothing, on a machine that
+/// had built nothing before; what they built is there for the next run.
+const BUILDING: f64 = 0.5;
+/// See [`BUILDING`].
+const EACH: f64 = 0.5;
+
 /// Share of the time that is kept for fitting curves, at most, and seconds that a curve takes: three and five times what was
 /// measured on two processors (0.84 s for 344 in 120 s, 1.8 s for 172 in far longer).
 const FITTING: f64 = 0.02;
@@ -136,8 +143,8 @@ pub(super) fn calibrate_block(
 }
 
 /// Checks these groups, looks at their sizes and gives them first verdicts, as far as the first span and what is done once suffice;
-/// in their order, but that later ones look while those before may not yet. All of them begin within the second span, and nothing
-/// takes longer. Ends when none may look.
+/// in their order, but that later ones look while those before may not yet. All of them begin within the second span, as far as
+/// [`BUILDING`] lets them, and nothing takes longer. Ends when none may look.
 fn firsts<'g, 'd>(
     job: &mut Job<'_>,
     groups: &'g [Group<'d>],
@@ -149,7 +156,8 @@ fn firsts<'g, 'd>(
     let how = More::Decide(Depth::First);
     let (begin, all_of_it, count, once_s) = (span.clock.now(), span.left(), groups.len(), job.once_s);
     let (apart, first) = (apart(span), span);
-    let mut begun = 0;
+    let most_once = BUILDING * longest.left();
+    let (mut begun, mut keys) = (0, 0);
     let mut all: Vec<(&Group<'_>, Swept)> = Vec::new();
     // Which, and when it may look again.
     let mut waiting: Vec<(usize, f64)> = Vec::new();
@@ -160,22 +168,25 @@ fn firsts<'g, 'd>(
         let due = begin + once + all_of_it * begun as f64 / count as f64 <= now;
         // Many need less than their share, so each may take twice as much.
         let even = |left: f64| 2.0 * left / (waiting.len() + count - begun).max(1) as f64;
-        // Interrupted, each is listed as unmeasured.
-        let begins = cancel.raised() || due || ready.is_none() || waiting.len() < TOGETHER;
+        let most = longest.left();
+        let full = once > most_once && most < EACH * keys as f64;
+        let over = cancel.raised() || span.left() <= 0.0;
+        // Those that have no time are listed as unmeasured.
+        let begins = over || full || due || ready.is_none() || waiting.len() < TOGETHER;
         if let Some(group) = groups.get(begun).filter(|_| begins) {
             sink.progress(&at("", group, begun, count));
-            let most = longest.left();
-            let share = even(span.left()).max(even(most) / 4.0).min(most);
+            let share = if full { 0.0 } else { even(span.left()).max(even(most) / 4.0).min(most) };
             begun += 1;
             if let Some(swept) = job.group(group, (share, most), looker, sink, cancel)? {
                 if how.helps(&swept) {
                     waiting.push((all.len(), span.clock.now() + apart));
                 }
+                keys += job.offered(group).len();
                 all.push((group, swept));
             }
             continue;
         }
-        if span.left() <= 0.0 || cancel.raised() {
+        if over {
             break;
         }
         match ready {
@@ -346,7 +357,79 @@ fn turns(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+    use std::sync::Arc;
+
+    use super::super::{CalibrateConfig, Calibrated, How, run_with};
     use super::*;
+    use crate::base::DType;
+    use crate::base::sink::Collect;
+    use crate::device::probe::Rig;
+    use crate::device::sim;
+    use crate::engine::KernelCache;
+    use crate::jobs::look::{Here, Order, Timed};
+    use crate::measure::Residency;
+    use crate::op::{self, case};
+    use crate::profile::Verdict;
+
+    /// Builds a kernel for each op, which takes so many seconds.
+    struct Builds<'a>(Here<'a>, Arc<dyn Clock>, f64, HashSet<&'static str>);
+
+    impl Looker for Builds<'_> {
+        fn look(&mut self, order: &Order, process: usize, cancel: &Cancel) -> Result<Option<Timed>> {
+            let builds = self.3.insert(case::parse(&order.case)?.op);
+            let once_s = if builds { self.2 } else { 0.0 };
+            self.1.sleep(Duration::from_secs_f64(once_s));
+            let timed = self.0.look(order, process, cancel)?;
+            Ok(timed.map(|t| Timed { once_s: t.once_s + once_s, ..t }))
+        }
+    }
+
+    /// All f32 ops of tier 1 within two seconds, where a kernel takes so many to be built. Nothing is computed.
+    fn building(each_s: f64) -> Calibrated {
+        let (cpu, gpu) = sim::open_spec(sim::spec("laptop").unwrap(), sim::Compute::None).unwrap();
+        let clock = cpu.clock();
+        let rig = Rig { devices: vec![gpu], cpu, absent: Vec::new() };
+        let cfg = CalibrateConfig {
+            ops: op::all().filter(|op| op.tier == 1).collect(),
+            dtypes: vec![DType::F32],
+            residencies: vec![Residency::Always, Residency::Resident],
+            cpu_variant: None,
+            margin: 1.1,
+            budget: Duration::from_secs(2),
+            range: Some((1024, 1 << 14)),
+            allow_software: false,
+            seed: 1,
+            processes: 5,
+            earlier: None,
+            kernels: KernelCache::off(),
+            telemetry: crate::device::telemetry::Telemetry::cards,
+        };
+        let here = Here::new(&[&rig], None, &cfg.kernels);
+        let mut looker = Builds(here, clock, each_s, HashSet::new());
+        let how = How { study: true, ..How::default() };
+        run_with(&cfg, &rig, &mut looker, how, &mut Collect::default(), &Cancel::new()).unwrap()
+    }
+
+    /// On a slow machine that had built nothing before, 78 of 344 keys were in no list, and two minutes found 13 crossings.
+    #[test]
+    fn where_building_takes_long_fewer_keys_begin_and_all_are_listed() {
+        let [at_once, some, few, none] = [0.0, 0.02, 0.06, 10.0].map(|each_s| {
+            let found = building(each_s);
+            let without = found.records.iter().filter(|r| r.verdict == Verdict::Unmeasured.name());
+            assert_eq!(without.clone().count() as u64, found.unmeasured, "{each_s}");
+            let built = without.filter(|r| r.reason.contains("building kernels")).count();
+            let told = found.profile.notes.iter().any(|n| n.contains("building kernels"));
+            let (all, begun) = (found.records.len(), found.records.len() - found.unmeasured as usize);
+            (all, begun, found.decided(), built, told)
+        });
+        for (all, begun, decided, built, told) in [some, few] {
+            assert_eq!(all, at_once.0);
+            assert!(built > 0 && told && 3 * decided >= begun, "{begun} began, {decided} decided, {built} left out");
+        }
+        assert!(at_once.3 == 0 && !at_once.4 && some.1 > few.1);
+        assert_eq!((none.0, none.2), (at_once.0, 0), "the first one takes all of it");
+    }
 
     /// First ones come first, none before its time, and those that take turns do so evenly.
     #[test]
