@@ -360,13 +360,13 @@ mod tests {
     use std::collections::HashSet;
     use std::sync::Arc;
 
-    use super::super::{CalibrateConfig, Calibrated, How, run_with};
     use super::*;
     use crate::base::DType;
     use crate::base::sink::Collect;
     use crate::device::probe::Rig;
     use crate::device::sim;
     use crate::engine::KernelCache;
+    use crate::jobs::calibrate::{CalibrateConfig, Calibrated, How, run_with};
     use crate::jobs::look::{Here, Order, Timed};
     use crate::measure::Residency;
     use crate::op::{self, case};
