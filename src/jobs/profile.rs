@@ -6,7 +6,7 @@ use crate::base::{Attrs, Code, DType, Error, Fill, Result, units};
 use crate::engine::{Engine, Explanation};
 use crate::op;
 use crate::profile::file::{self, Loaded};
-use crate::profile::{ANY, CPU_AUTO, Entry, Key, Kind, Place, Profile, SCHEMA, Source, edit, model};
+use crate::profile::{ANY, CPU_AUTO, Entry, Key, Kind, Place, Profile, Rule, SCHEMA, Source, edit, model};
 
 /// Explains the placement of one call with operands in host memory, as `Engine::run` would decide it.
 ///
@@ -30,6 +30,9 @@ pub fn why_lines(engine: &Engine, e: &Explanation) -> Vec<String> {
             if curve.covers(&model::Shape::of(&e.features)) {
                 lines.push(format!("CPU: {}", curve.cpu.text(&e.features)));
                 lines.push(format!("device: {}", curve.device.text(&e.features)));
+                if profile.rule == Rule::Curve && model::exceeds(entry, curve, &e.features) {
+                    lines.push("curve: far more operations than were measured, so that the threshold decides".into());
+                }
             } else {
                 lines.push("curve: no such shape was measured, nor one near it".into());
             }

@@ -5,8 +5,8 @@ use crate::base::{Cost, Features};
 use crate::profile::Entry;
 
 use super::curve::{BEYOND, Curve, Extent, Side, padded_by};
-use super::deciding;
 use super::lanes::{F4, MOST_EXPONENT};
+use super::{deciding, most_operations};
 
 /// What bounds are linear in: operations, bytes read, bytes written, outer, 1; then, dearer by padding, operations per byte
 /// written and operations, or operations alone, whichever is less.
@@ -193,10 +193,11 @@ impl Plain {
 
     /// Of an entry. A curve that a file would be refused for has no bounds.
     pub(in crate::profile) fn of(entry: &Entry) -> Plain {
-        deciding(entry).filter(|c| c.fault().is_none()).and_then(Self::of_curve).unwrap_or(Plain::NEVER)
+        let of = |curve| Self::of_curve(curve, most_operations(entry, curve));
+        deciding(entry).filter(|c| c.fault().is_none()).and_then(of).unwrap_or(Plain::NEVER)
     }
 
-    fn of_curve(curve: &Curve) -> Option<Plain> {
+    fn of_curve(curve: &Curve, operations: f64) -> Option<Plain> {
         let [cpu, device] = [&curve.cpu, &curve.device].map(|side| Bounds::of(side, &curve.span));
         // At least the one's time, less at most the other's.
         let mut longer = [[0; 8]; TERMS / 2];
@@ -210,7 +211,8 @@ impl Plain {
         let tile = curve.cpu.tile.max(curve.device.tile).max(1).ilog2();
         let mut covers = [0; 8];
         for (i, [low, high]) in curve.span.into_iter().enumerate() {
-            (covers[i], covers[i + 4]) = (from_on(low / BEYOND), up_to(high * BEYOND));
+            let most = if i == 0 { operations } else { high * BEYOND };
+            (covers[i], covers[i + 4]) = (from_on(low / BEYOND), up_to(most));
         }
         Some(Plain { longer, covers, tile: u8::try_from(tile).ok().filter(|log| *log < 16)? })
     }
@@ -313,7 +315,7 @@ mod tests {
         }
 
         fn entry(&mut self) -> Entry {
-            let span = [[self.log(0.0, 2.0), 1e12], [1.0, 1e10], [1.0, self.log(7.0, 10.0)], [1.0, 1e4]];
+            let span = [[self.log(0.0, 2.0), self.log(9.0, 12.0)], [1.0, 1e10], [1.0, self.log(7.0, 10.0)], [1.0, 1e4]];
             let curve = Curve { span, cpu: self.side(), device: self.side() };
             assert_eq!(curve.fault(), None);
             Entry { verdict: Verdict::Crossing, curve: Some(curve), ..Entry::default() }
@@ -365,6 +367,8 @@ mod tests {
             });
             assert!(wrong > 0, "{name}");
         }
+        let (wrong, _) = wrong(|entry| Plain::of(&Entry { verdict: Verdict::Never, ..entry.clone() }));
+        assert!(wrong > 0, "stretched beyond what the threshold leaves to it");
     }
 
     /// A number that passes is covered, however f32 rounds it; what does not pass is less than two octaves away from an end.

@@ -70,11 +70,31 @@ pub fn predict(entry: &Entry, call: &Features) -> Option<Times> {
     Some(Times { cpu_s: cpu_seconds(entry, call.work)?, device_s: gpu_seconds(entry, call.work)? })
 }
 
-/// Whether the entry's curve says that the device is faster. `None` without a curve, for shapes that it does not cover, and
-/// where the device's results were wrong or nobody looked. Pure; allocates nothing.
+/// Whether the entry's curve says that the device is faster. `None` without a curve, for shapes that it does not cover or whose
+/// place the threshold knows better ([`exceeds`]), and where the device's results were wrong or nobody looked. Pure; allocates
+/// nothing.
 pub fn device_wins(entry: &Entry, call: &Features) -> Option<bool> {
-    deciding(entry)?;
+    let curve = deciding(entry)?;
+    if exceeds(entry, curve, call) {
+        return None;
+    }
     predict(entry, call).map(|t| t.device_s < t.cpu_s)
+}
+
+/// How far beyond the measured operations a curve may send to the CPU what the threshold sends to the device, as a factor: as far
+/// as the next size of a sweep lies, about.
+const OVERRULES: f64 = 2.0;
+
+/// Most operations for which the entry's curve decides. Where the device was found to win at every size from some on, a curve that
+/// is stretched says less than that.
+fn most_operations(entry: &Entry, curve: &Curve) -> f64 {
+    let wins_on = matches!(entry.verdict, Verdict::Always | Verdict::Crossing);
+    curve.span[0][1] * if wins_on { OVERRULES } else { curve::BEYOND }
+}
+
+/// Whether a call has so many more operations than the measured ones that the entry's threshold decides and not its curve.
+pub fn exceeds(entry: &Entry, curve: &Curve, call: &Features) -> bool {
+    call.cost.flops as f64 > most_operations(entry, curve)
 }
 
 /// The curve of an entry, unless the device's results were wrong or nobody looked.
@@ -103,6 +123,28 @@ mod tests {
             assert!((got / want - 1.0).abs() < 1e-9, "{work}: {got} instead of {want}");
         }
         assert_eq!(cpu_seconds(&e, 500), Some(1.0));
+    }
+
+    /// A key whose budget ended at 9,702 had lost 405 % at a size eight times as large, which its curve sent to the CPU.
+    #[test]
+    fn a_stretched_curve_takes_nothing_from_a_device_that_wins_from_some_size_on() {
+        let side = |flop_s: f64| Side { fixed_s: 1e-5, flop_s, ..Side::default() };
+        let curve =
+            Curve { span: [[1e3, 1e4], [1.0, 1e4], [1.0, 1e4], [1.0, 1e3]], cpu: side(1e-9), device: side(2e-9) };
+        let call = |flops: u64| Features {
+            work: flops.into(),
+            cost: crate::base::Cost { flops, read: 5000, written: 1000 },
+            ..Features::default()
+        };
+        let at = |verdict, flops| {
+            device_wins(&Entry { verdict, curve: Some(curve.clone()), ..entry("flops") }, &call(flops))
+        };
+        for verdict in [Verdict::Always, Verdict::Crossing] {
+            assert_eq!([5_000, 19_000, 21_000, 80_000].map(|n| at(verdict, n)), [Some(false), Some(false), None, None]);
+        }
+        for verdict in [Verdict::Never, Verdict::NonMonotone, Verdict::Inconclusive] {
+            assert_eq!([5_000, 80_000].map(|n| at(verdict, n)), [Some(false); 2], "{verdict}");
+        }
     }
 
     #[test]
