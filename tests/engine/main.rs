@@ -16,6 +16,7 @@ use gpuctl::device::probe::{self, CpuConfig, Select};
 use gpuctl::engine::{Engine, Placement, Why};
 use gpuctl::kernel::Isa;
 use gpuctl::op;
+use gpuctl::profile::model::{Curve, Side};
 use gpuctl::profile::{Entry, Host, Kind, Place, Profile, ProfileDevice, Reason, Verdict};
 
 /// A CPU device under another identity: enough of a second device to route to on any machine.
@@ -155,6 +156,26 @@ fn both_sides_of_a_threshold() {
     let narrow = engine.run("gemm", &[&a, &b], &Attrs::new()).unwrap();
     assert_eq!((narrow.ran_on.as_str(), narrow.outputs[0].shape.as_slice()), ("cpu", &[512, 8][..]));
     assert_eq!(narrow.decision.why, Why::Profile(Reason::NoFamily));
+}
+
+/// A curve that is stretched takes nothing from a device that wins from some size on, and `profile why` tells who decided.
+#[test]
+fn far_beyond_what_was_measured_the_threshold_decides() {
+    let device = Second::new("a", DeviceClass::Discrete);
+    let side = |flop_s| Side { fixed_s: 1e-6, flop_s, ..Side::default() };
+    let span = [[1.0, 1e5], [1.0, 1e9], [1.0, 1e9], [1.0, 1e9]];
+    let mut p = profile(&[device.info()]);
+    p.rule = gpuctl::profile::Rule::Curve;
+    p.entries[0].curve = Some(Curve { span, cpu: side(1e-9), device: side(2e-9) });
+    let engine = Engine::builder().env(env()).profile_value(p).device(device).build().unwrap();
+    for (n, ran_on, reason) in [(36, "cpu", Reason::PredictedSlower), (64, "opencl:a", Reason::ReachesThreshold)] {
+        let done = gemm(&engine, n);
+        assert_eq!((done.ran_on.as_str(), done.decision.why), (ran_on, Why::Profile(reason)), "{n}");
+        let why = gpuctl::jobs::profile::why(&engine, "gemm", DType::F32, &[n; 3], Attrs::new()).unwrap();
+        let lines = gpuctl::jobs::profile::why_lines(&engine, &why);
+        let told = lines.iter().any(|l| l.starts_with("curve: far more operations than were measured"));
+        assert_eq!(told, n == 64, "{lines:?}");
+    }
 }
 
 /// The explanation is the decision: over random cases of every op, `why` names the device on which `run` then runs.
