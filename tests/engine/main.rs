@@ -170,7 +170,7 @@ fn far_beyond_what_was_measured_the_threshold_decides() {
     let engine = Engine::builder().env(env()).profile_value(p).device(device).build().unwrap();
     for (n, ran_on, reason) in [(36, "cpu", Reason::PredictedSlower), (64, "opencl:a", Reason::ReachesThreshold)] {
         let done = gemm(&engine, n);
-        assert_eq!((done.ran_on.as_str(), done.decision.why), (ran_on, Why::Profile(reason)), "{n}");
+        assert_eq!((done.ran_on.as_str(), &done.decision.why), (ran_on, &Why::Profile(reason)), "{n}");
         let why = gpuctl::jobs::profile::why(&engine, "gemm", DType::F32, &[n; 3], Attrs::new()).unwrap();
         let lines = gpuctl::jobs::profile::why_lines(&engine, &why);
         let told = lines.iter().any(|l| l.starts_with("curve: far more operations than were measured"));
