@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 
 use gpuctl::base::record::{Document, KernelsRecord, Record};
 use gpuctl::base::{Attrs, Case, DType, Env, Fill, HostTensor};
@@ -59,14 +60,18 @@ fn computed(runner: &Runner) -> Vec<Vec<HostTensor>> {
 /// Built and kept, then loaded by a second device, with results equal in every bit.
 fn twice(backend: &str, test: &str) -> Option<(KernelsRecord, KernelsRecord)> {
     let root = tempfile::tempdir().unwrap();
-    let runner = |d| Runner::new(d).keeping(KernelCache::at(root.path(), LIMIT));
-    let first = runner(device(backend, test)?);
+    let kernels = || KernelCache::at(root.path(), LIMIT);
+    let runner = |d, kernels| Runner::new(d).keeping(kernels);
+    let kept = kernels();
+    let first = runner(device(backend, test)?, kept.clone());
     let built = computed(&first);
     let warm = first.kernels();
     assert_eq!(computed(&first), built);
     assert_eq!(first.kernels().builds, warm.builds, "nothing is compiled after warm-up");
+    // Who goes waits no longer than some seconds, which are not enough beside other tests on a slow machine.
+    assert!(kept.flush(Duration::from_secs(120)));
     drop(first);
-    let second = runner(device(backend, test)?);
+    let second = runner(device(backend, test)?, kernels());
     assert_eq!(computed(&second), built, "the kept kernels compute the same bits");
     let told = second.kernels();
     println!("{backend}: {} files, first {warm:?}, second {told:?}", files_in(root.path()).len());
