@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use crate::base::{Attrs, Code, DType, Error, Fill, Result, units};
-use crate::engine::{Engine, Explanation};
+use crate::engine::{Engine, Explanation, Why};
 use crate::op;
 use crate::profile::file::{self, Loaded};
-use crate::profile::{ANY, CPU_AUTO, Entry, Key, Kind, Place, Profile, Rule, SCHEMA, Source, edit, model};
+use crate::profile::{ANY, CPU_AUTO, Entry, Key, Kind, Place, Profile, Reason, Rule, SCHEMA, Source, edit, model};
 
 /// Explains the placement of one call with operands in host memory, as `Engine::run` would decide it.
 ///
@@ -30,7 +30,9 @@ pub fn why_lines(engine: &Engine, e: &Explanation) -> Vec<String> {
             if curve.covers(&model::Shape::of(&e.features)) {
                 lines.push(format!("CPU: {}", curve.cpu.text(&e.features)));
                 lines.push(format!("device: {}", curve.device.text(&e.features)));
-                if profile.rule == Rule::Curve && model::exceeds(entry, curve, &e.features) {
+                let threshold =
+                    matches!(e.why, Why::Profile(Reason::ReachesThreshold | Reason::BelowThreshold | Reason::Always));
+                if threshold && profile.rule == Rule::Curve && model::exceeds(entry, curve, &e.features) {
                     lines.push("curve: far more operations than were measured, so that the threshold decides".into());
                 }
             } else {

@@ -125,7 +125,7 @@ mod tests {
         assert_eq!(cpu_seconds(&e, 500), Some(1.0));
     }
 
-    /// A key whose budget ended at 9,702 had lost 405 % at a size eight times as large, which its curve sent to the CPU.
+    /// A key whose budget ended at 9,702 had lost 405 % at a larger size, which its curve sent to the CPU.
     #[test]
     fn a_stretched_curve_takes_nothing_from_a_device_that_wins_from_some_size_on() {
         let side = |flop_s: f64| Side { fixed_s: 1e-5, flop_s, ..Side::default() };
