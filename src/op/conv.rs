@@ -71,6 +71,19 @@ const KERNEL_SHAPE: AttrDecl = AttrDecl {
     doc: "rows:columns of a filter (library calls; none: the largest that g can come from)",
 };
 
+/// Dimensions for so many elements, as nearly as images of about as many channels as rows come to it.
+fn image(n: u64) -> Vec<u64> {
+    let root = (n as f64).cbrt().round() as u64;
+    let sides = (root.saturating_sub(1)..=root + 1).map(|side| side.max(3));
+    let all = sides.flat_map(|side| {
+        let fewest = if side > 3 { side - 1 } else { 1 };
+        (fewest..=side + 1)
+            .map(move |channels| (side.saturating_mul(side).saturating_mul(channels).abs_diff(n), side, channels))
+    });
+    let (_, side, channels) = all.min().unwrap_or((0, 3, 1));
+    vec![1, channels, side, side, channels, 3, 3]
+}
+
 static CONV2D: OpDesc = OpDesc {
     name: "conv2d",
     doc: "y[n, o, i, j] = sum over c, k, l of x[n, c, i sh + k dh - top, j sw + l dw - left] f[o, c, k, l]; zeros pad x.",
@@ -79,13 +92,9 @@ static CONV2D: OpDesc = OpDesc {
     dims: &["n", "c", "h", "w", "co", "kh", "kw"],
     families: &[Family {
         name: "image",
-        doc: "any; in the sweep one image, 3 by 3 filters, as many channels as rows and columns",
+        doc: "any; in the sweep one image, 3 by 3 filters, as many channels as rows and columns, or one more or less",
         matches: |_| true,
-        sweep: |n| {
-            let channels = (n as f64).cbrt().round().max(1.0) as u64;
-            let side = (n / channels).isqrt().max(3);
-            vec![1, channels, side, side, channels, 3, 3]
-        },
+        sweep: image,
     }],
     unit: Unit::InputElements,
     work: |c| ["n", "c", "h", "w"].iter().fold(1u128, |all, d| all.saturating_mul(u128::from(c.dim(d)))),

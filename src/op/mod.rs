@@ -629,6 +629,29 @@ mod tests {
         }
     }
 
+    /// Sizes that are rounded to whole rows or images are sizes of the sweep. Where images of 1100 elements were what the sweep has for
+    /// 1160, and those of 1000 what it has for 1100, thresholds of two calibrations lay a whole image apart.
+    #[test]
+    fn the_size_of_what_a_sweep_has_makes_it_again() {
+        let counted = |op: &&OpDesc| matches!(op.unit, Unit::Elements | Unit::InputElements);
+        for op in all().filter(counted) {
+            for family in op.families {
+                let work = |size: u64| {
+                    (op.work)(&op.case(op.dtypes[0], &(family.sweep)(size), Attrs::new(), Fill::Uniform).unwrap())
+                        as u64
+                };
+                let (low, high) = op.unit.default_range();
+                let mut size = low;
+                while size <= high {
+                    let has = work(size);
+                    assert_eq!(work(has), has, "{} {}: {size}", op.name, family.name);
+                    assert!(has <= 2 * size && size <= 2 * has, "{} {}: {has} for {size}", op.name, family.name);
+                    size += 1 + size / 37;
+                }
+            }
+        }
+    }
+
     /// Routing must be monotone up to 2^40 (upstream's 32-bit product switched the GPU off from 2048² on).
     #[test]
     fn work_does_not_overflow() {

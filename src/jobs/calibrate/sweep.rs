@@ -163,6 +163,15 @@ impl Swept {
         self.undecided || self.outcomes.iter().any(|(o, _)| matches!(o, Crossing { .. } | Inconclusive(_)))
     }
 
+    /// Upper over lower end of the widest interval of a crossing.
+    pub(super) fn widest(&self) -> Option<f64> {
+        let width = |o: &Outcome| match o {
+            Outcome::Crossing { ci: [low, high], .. } => Some(*high as f64 / (*low).max(1) as f64),
+            _ => None,
+        };
+        self.outcomes.iter().filter_map(|(o, _)| width(o)).max_by(f64::total_cmp)
+    }
+
     /// True if the winner changes in a residency, or nobody knows yet whether it does.
     pub(super) fn may_narrow(&self) -> bool {
         self.crosses() || self.outcomes.iter().any(|(o, _)| *o == Outcome::Inconclusive(SPENT))
@@ -313,11 +322,25 @@ impl Sweep<'_> {
         Ok(size_of(self.op.unit, (self.op.work)(&self.case(param)?)))
     }
 
-    /// The same in the op's unit.
-    fn sized(&self, outcome: Outcome) -> Result<Outcome> {
+    /// A number of the sweep in the op's unit, which may lie between two of those that were measured. Of images with 1100 and 1210
+    /// elements, the sizes in between have none of their own, but the times of both say from where on a device wins.
+    fn between(&self, param: u64, measured: &Series) -> Result<u64> {
+        let (below, above) = (measured.range(..=param).next_back(), measured.range(param..).next());
+        let (Some((&low, _)), Some((&high, _))) = (below, above) else { return self.size(param) };
+        let sizes = [self.size(low)?, self.size(high)?].map(|size| (size as f64).ln());
+        if low == high || sizes[0] == sizes[1] {
+            return self.size(low);
+        }
+        let [low, high, at] = [low, high, param].map(|n| (n as f64).ln());
+        Ok((sizes[0] + (sizes[1] - sizes[0]) * (at - low) / (high - low)).exp().round() as u64)
+    }
+
+    /// The same of what came of it.
+    fn sized(&self, outcome: Outcome, measured: &Series) -> Result<Outcome> {
+        let at = |param| self.between(param, measured);
         Ok(match outcome {
             Outcome::Crossing { size, ci: [low, high], without } => {
-                Outcome::Crossing { size: self.size(size)?, ci: [self.size(low)?, self.size(high)?], without }
+                Outcome::Crossing { size: at(size)?, ci: [at(low)?, at(high)?], without }
             }
             Outcome::NonMonotone(sure) => Outcome::NonMonotone(
                 sure.into_iter().map(|(param, gpu)| Ok((self.size(param)?, gpu))).collect::<Result<_>>()?,
@@ -448,7 +471,7 @@ impl<'s, 'a> Running<'s, 'a> {
             let plan = Plan { grid: plan.grid[..sizes].to_vec(), ..plan.clone() };
             let within: Vec<Look> = looks.iter().filter(|l| plan.grid.last() >= Some(&l.size)).cloned().collect();
             if let Some(outcome) = crossing::so_far(&within, &plan, &|param| self.sweep.snap(param)) {
-                return Ok((self.sweep.sized(outcome)?, sizes));
+                return Ok((self.sweep.sized(outcome, &self.out.state.series[which])?, sizes));
             }
         }
         Ok((Outcome::Inconclusive(SPENT), 0))
@@ -469,7 +492,7 @@ impl<'s, 'a> Running<'s, 'a> {
             match crossing::next(&looks, plan, &|param| sweep.snap(param)) {
                 Step::Done(outcome) => {
                     self.out.undecided |= depth == Depth::First && plan.wants_more(&outcome);
-                    *known = Some((sweep.sized(outcome)?, plan.grid.len()));
+                    *known = Some((sweep.sized(outcome, series)?, plan.grid.len()));
                 }
                 Step::Measure { sizes, processes, visits } => {
                     for (size, process) in sizes.iter().flat_map(|size| (0..processes).map(|p| (*size, p))) {
@@ -725,6 +748,44 @@ mod tests {
         assert!(matches!(sweep.found(&late).unwrap()[0].outcome, Outcome::Crossing { .. }));
         let early = run(12);
         assert!(early.stopped() && early.is_void(), "{:?}", early.outcomes);
+    }
+
+    /// A device that takes what the CPU takes for so many input elements, whatever it computes.
+    struct Even(f64);
+
+    impl Looker for Even {
+        fn look(&mut self, order: &Order, _: usize, _: &Cancel) -> Result<Option<Timed>> {
+            let case = case::parse(&order.case)?;
+            let elements = (op::find(case.op)?.work)(&case) as f64;
+            let (cpu, devices) = (vec![1e-9 * elements; order.pairs], vec![vec![1e-9 * self.0; order.pairs]]);
+            Ok(Some(Timed { cpu, devices, calls: 6, kernel: String::new(), wrong: None, made_s: 0.0, once_s: 0.0 }))
+        }
+    }
+
+    /// Two runs of one machine called two neighbours among the sweep's images the crossing.
+    #[test]
+    fn a_crossing_between_two_images_is_known_between_them() {
+        let (clock, cancel, op) = (Arc::new(VirtualClock::new()), Cancel::new(), op::find("conv2d").unwrap());
+        let sweep = Sweep { op, family: &op.families[0], range: (1000, 1 << 20), ..exp_sweep(&clock, &cancel) };
+        for size in [1150, 1255] {
+            assert!(sweep.size(size).unwrap().abs_diff(size) >= 40, "no image of the sweep");
+            let (mut swept, mut looker) = (Swept::default(), Even(size as f64));
+            sweep.begin(&mut looker, &mut swept).unwrap();
+            for depth in [Depth::First, Depth::Full(5)] {
+                swept.waits = true;
+                while swept.waits {
+                    sweep.turn(&mut looker, &mut swept, depth).unwrap();
+                }
+            }
+            let Outcome::Crossing { size: found, ci: [low, high], .. } = swept.outcomes[0].0 else {
+                panic!("{swept:?}")
+            };
+            assert!(found.abs_diff(size) <= size / 50, "{found} instead of {size}");
+            assert!(
+                low <= size + size / 50 && size <= high + size / 50 && high < low + low / 10,
+                "[{low}, {high}] around {size}"
+            );
+        }
     }
 
     /// Keeps how many pairs each look had.
