@@ -7,7 +7,7 @@ fn gpuctl(args: &[&str]) -> Command {
     c.args(args);
     // Mesa's device-select layer otherwise remarks on stderr that XDG_RUNTIME_DIR is not set.
     c.env("NODEVICE_SELECT", "1");
-    for name in ["GPUCTL_PROFILE", "GPUCTL_DISABLE_GPU", "GPUCTL_CPU_ISA", "GPUCTL_REQUIRE"] {
+    for name in ["GPUCTL_PROFILE", "GPUCTL_DISABLE_GPU", "GPUCTL_CPU_ISA", "GPUCTL_REQUIRE", "GPUCTL_AWAKE"] {
         c.env_remove(name);
     }
     c
@@ -121,6 +121,55 @@ fn json_on_stdout_is_json_only() {
     assert_eq!(doc["records"][0]["shape"]["n"], 1000);
     assert!(doc["records"][0]["median_s"].as_f64().unwrap() > 0.0);
     assert!(text(&out.stderr).is_empty(), "stderr is not a terminal: no progress; {}", text(&out.stderr));
+}
+
+/// Whether processors were kept awake stands with what was timed, and what is held against it is timed in the same way.
+#[cfg(target_os = "linux")]
+#[allow(clippy::print_stderr, reason = "a skip is named")]
+#[test]
+fn processors_are_kept_awake_as_asked_and_as_they_were() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_string();
+    let bench = ["bench", "--op", "add", "--sizes", "1000", "--device", "cpu", "--budget", "200ms", "--json"];
+    let awake = |path: &str| {
+        let doc: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+        doc["host"]["awake"].as_bool().unwrap()
+    };
+    let quota = gpuctl::base::system::quota();
+    for (asked, kept) in [("0", false), ("1", true)] {
+        if let Some(q) = quota.filter(|q| kept && *q < gpuctl::base::os::allowed_cpus().len() as f64) {
+            eprintln!("skipped: the quota of {q} processors would be used up");
+            continue;
+        }
+        let first = at(asked);
+        let out = gpuctl(&bench).arg(&first).env("GPUCTL_AWAKE", asked).output().unwrap();
+        assert_eq!((out.status.code(), awake(&first)), (Some(0), kept), "{}", text(&out.stderr));
+        let again = at("again");
+        let out = gpuctl(&bench).args([&again, "--baseline", &first]).output().unwrap();
+        assert_eq!((out.status.code(), awake(&again)), (Some(0), kept), "{}", text(&out.stderr));
+        let other = if kept { "0" } else { "1" };
+        let out = gpuctl(&bench).args(["-", "--baseline", &first]).env("GPUCTL_AWAKE", other).output().unwrap();
+        assert_eq!((out.status.code(), text(&out.stdout).as_str()), (Some(2), ""));
+        assert!(text(&out.stderr).contains("kept awake"), "{}", text(&out.stderr));
+
+        let (made, json) = (at("made.toml"), at("calibrated"));
+        let calibrate = |more: &[&str]| gpuctl(&[&["calibrate", "--device", "cpu", "--budget", "1s"], more].concat());
+        let out = calibrate(&["-o", &made, "--json", &json]).env("GPUCTL_AWAKE", asked).output().unwrap();
+        assert_eq!((out.status.code(), awake(&json)), (Some(0), kept), "{}", text(&out.stderr));
+        let profile = gpuctl::profile::load(&made).unwrap().profile;
+        assert_eq!(profile.host.unwrap().awake, kept);
+        assert_eq!(text(&run(&["profile", "show", &made]).stdout).contains("kept awake"), kept);
+        for held in ["--merge", "--check"] {
+            let out = calibrate(&[held, &made, "--json", &json]).output().unwrap();
+            assert_eq!(awake(&json), kept, "{held}: {}", text(&out.stderr));
+        }
+    }
+    // Simulated time passes as it always does.
+    let sim = ["bench", "--op", "add", "--sizes", "1000", "--device", "sim:laptop", "--json"];
+    let out = gpuctl(&sim).arg(at("sim")).env("GPUCTL_AWAKE", "1").output().unwrap();
+    assert_eq!((out.status.code(), awake(&at("sim"))), (Some(0), false), "{}", text(&out.stderr));
+    let bad = gpuctl(&["devices"]).env("GPUCTL_AWAKE", "often").output().unwrap();
+    assert_eq!((bad.status.code(), bad.stdout.len()), (Some(2), 0), "{}", text(&bad.stderr));
 }
 
 #[test]

@@ -147,6 +147,7 @@ fn calibrated() -> Profile {
         cpus: 2,
         memory_bytes: 1 << 34,
         os: "Linux".into(),
+        awake: false,
     });
     for n in 1..=2 {
         p.devices.push(ProfileDevice {

@@ -43,6 +43,7 @@ fn document(records: Vec<Record>) -> Document {
             cpus: 2,
             memory_bytes: 1 << 34,
             os: "synthetic".into(),
+            awake: true,
             system: Some(system()),
         },
         devices: vec![device()],

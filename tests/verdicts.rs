@@ -246,7 +246,7 @@ fn nothing_from_outside_is_markup() {
         rerun: nasty.into(),
         ..StressRecord::default()
     };
-    let host = Host { cpu: nasty.into(), cpus: 1, memory_bytes: 1, os: nasty.into(), system: None };
+    let host = Host { cpu: nasty.into(), cpus: 1, memory_bytes: 1, os: nasty.into(), awake: true, system: None };
     let device = DeviceInfo { id: nasty.into(), uid: nasty.into(), name: nasty.into(), ..DeviceInfo::ordinary_gpu() };
     let doc = Document {
         schema: SCHEMA,

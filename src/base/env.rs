@@ -21,6 +21,9 @@ pub struct Env {
     pub debug_kernels: bool,
     /// `GPUCTL_RECORD`: file that engines record their calls in, for `calibrate --workload`; `%p` is the process's number.
     pub record: Option<std::path::PathBuf>,
+    /// `GPUCTL_AWAKE=1` or `0`: processors are kept from falling idle while something is timed, or are not; unset: as they
+    /// were for what a run is held against, else not.
+    pub awake: Option<bool>,
     /// No variable: `--cpu-blas`, whose routines the CPU's products are.
     pub cpu_blas: CpuBlas,
     /// No variable: number of this process among those that measure the same; simulated machines differ by it.
@@ -71,6 +74,7 @@ impl Env {
             cpu_isa: var("GPUCTL_CPU_ISA"),
             debug_kernels: flag("GPUCTL_DEBUG_KERNELS")?,
             record: var("GPUCTL_RECORD").map(Into::into),
+            awake: var("GPUCTL_AWAKE").map(|_| flag("GPUCTL_AWAKE")).transpose()?,
             require: var("GPUCTL_REQUIRE")
                 .map(|v| v.split(',').map(|s| s.trim().to_string()).filter(|s| !s.is_empty()).collect())
                 .unwrap_or_default(),
@@ -188,6 +192,9 @@ mod tests {
         let off =
             |n: &str| (n == "GPUCTL_CACHE").then(|| "off".into()).or_else(|| (n == "HOME").then(|| "/home/u".into()));
         assert_eq!(Env::from_lookup(off).unwrap().cache_dir, None, "off keeps nothing, wherever the home folder is");
+        let awake = |text: &'static str| Env::from_lookup(|n| (n == "GPUCTL_AWAKE").then(|| text.into()));
+        assert_eq!(["", "0", "1"].map(|text| awake(text).unwrap().awake), [None, Some(false), Some(true)]);
+        assert!(awake("always").unwrap_err().to_string().contains("GPUCTL_AWAKE='always'"));
         for text in ["maybe", "cuda,maybe", "sim", "cuda,"] {
             let bad = Env::from_lookup(|n| (n == "GPUCTL_DISABLE_GPU").then(|| text.into()));
             assert!(bad.unwrap_err().to_string().contains(text));

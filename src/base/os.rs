@@ -95,6 +95,21 @@ pub fn pin_current_thread(cpu: usize) -> bool {
     }
 }
 
+#[allow(clippy::needless_return, reason = "each system has a block of its own")]
+/// Gives the calling thread, which the caller must have created, the priority of idling: it runs only where nothing else of this
+/// machine wants to, and gives way at once. True on success.
+pub fn idle_priority() -> bool {
+    #[cfg(target_os = "linux")]
+    {
+        // SAFETY: an all-zero sched_param is a valid one: this policy has no priorities but 0.
+        let none: libc::sched_param = unsafe { std::mem::zeroed() };
+        // SAFETY: `none` lives through the call; 0 names the calling thread.
+        return unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const none) } == 0;
+    }
+    #[cfg(not(target_os = "linux"))]
+    false
+}
+
 /// Asks for large pages for memory that is about to be filled: with small ones a processor that streams through it spends much
 /// of its time on looking up where they lie. Nothing but the speed depends on the answer.
 pub fn prefer_large_pages<T>(memory: &mut [MaybeUninit<T>]) {

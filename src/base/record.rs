@@ -495,6 +495,9 @@ pub struct Host {
     pub memory_bytes: u64,
     /// Operating system and kernel.
     pub os: String,
+    /// Whether processors were kept from falling idle while something was timed ([`crate::measure::Awake`]).
+    #[serde(default)]
+    pub awake: bool,
     /// More of it; `devices` alone tells.
     #[serde(default)]
     pub system: Option<System>,

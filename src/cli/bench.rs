@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::base::record::{BenchRecord, ChangeRecord, Status};
+use crate::base::record::{BenchRecord, ChangeRecord, Host, Status};
 use crate::base::sink::{Cancel, Sink};
 use crate::base::{Code, DeviceInfo, Document, Error, Record, Result, units};
 use crate::device::cpu::Pin;
@@ -109,8 +109,10 @@ impl Ctx<'_> {
         let cfg = bench::BenchConfig { kernels: KernelCache::of(self.env), ..Self::bench_config(a, kept.ceilings)? };
         // What is refused is refused before anything is measured.
         bench::check(&cfg)?;
+        let awake = self.awake(&rig, old.as_ref().map(|o| o.host.awake))?;
+        let host = Host { awake: awake.is_some(), ..host() };
         for difference in
-            old.iter().map(|o| differences(o, &infos, a.allow_mismatch)).collect::<Result<Vec<_>>>()?.concat()
+            old.iter().map(|o| differences(o, &host, &infos, a.allow_mismatch)).collect::<Result<Vec<_>>>()?.concat()
         {
             sink.note(&difference);
         }
@@ -172,7 +174,7 @@ impl Ctx<'_> {
             output::data(&report::markdown::bench(&records))?;
         }
         plot(a.plot.as_deref(), Picture::Bench, &records)?;
-        let doc = self.document(infos, absent, records, complete, code);
+        let doc = Document { host, ..self.document(infos, absent, records, complete, code) };
         self.write_json(a.common.json.as_deref(), &doc)?;
         Ok(code)
     }
@@ -239,8 +241,8 @@ fn everything(rig: &Rig) -> Vec<DeviceInfo> {
 }
 
 /// What differs from the machine of an earlier run, if that is allowed.
-fn differences(old: &Document, infos: &[DeviceInfo], allowed: bool) -> Result<Vec<String>> {
-    let differences = baseline::differences(old, &host(), infos);
+fn differences(old: &Document, host: &Host, infos: &[DeviceInfo], allowed: bool) -> Result<Vec<String>> {
+    let differences = baseline::differences(old, host, infos);
     if differences.is_empty() || allowed {
         return Ok(differences);
     }

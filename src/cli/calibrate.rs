@@ -165,6 +165,7 @@ impl Ctx<'_> {
         let mut judged = Vec::new();
         let mut refused = Vec::new();
         let (mut infos, mut absent) = (Vec::new(), Vec::new());
+        let mut awake = None;
         for threads in counts(a) {
             let mut rig = self.calibrate_rig(a, threads, if a.processes == 1 { Pin::Workers } else { Pin::Free })?;
             // What another thread count's rig lacks as well is said once.
@@ -180,6 +181,10 @@ impl Ctx<'_> {
                 check::same_machine(made, &rig)?;
             }
             let unfit = self.refuse_unfit(&mut rig);
+            if awake.is_none() {
+                let then = made.as_ref().or(cfg.earlier.as_ref()).and_then(|p| p.host.as_ref()).map(|h| h.awake);
+                awake = self.awake(&rig, then)?;
+            }
             let start = match a.processes {
                 1 => None,
                 _ => Some(self.calibrate_workers(a, threads)?),
@@ -202,6 +207,7 @@ impl Ctx<'_> {
                     _ => {}
                 }
             }
+            part.profile.host.iter_mut().for_each(|h| h.awake = awake.is_some());
             part.profile.notes.extend(unfit.iter().map(|(line, _)| line.clone()));
             parts.push(part);
             infos = rig.devices.iter().map(|d| d.info().clone()).collect();
@@ -270,7 +276,8 @@ impl Ctx<'_> {
         };
         // What was measured is told whether there is a picture of it or not.
         let drawn = plot(a.plot.as_deref(), Picture::Calibrate, &records);
-        let doc = self.document(infos, absent, records, done.complete, code);
+        let mut doc = self.document(infos, absent, records, done.complete, code);
+        doc.host.awake = awake.is_some();
         self.write_json(a.common.json.as_deref(), &doc)?;
         drawn?;
         Ok(code)

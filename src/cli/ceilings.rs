@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::base::record::{CeilingRecord, NoiseRecord, SCHEMA, Status};
+use crate::base::record::{CeilingRecord, Host, NoiseRecord, SCHEMA, Status};
 use crate::base::sink::Sink;
 use crate::base::{Code, DeviceInfo, Document, Error, Record, Result, rng};
 use crate::device::cpu::Pin;
@@ -12,7 +12,7 @@ use crate::jobs::ceilings::{self, judge::Ceilings};
 use crate::report;
 
 use super::args;
-use super::commands::{Ctx, cancel_on_signals, seconds};
+use super::commands::{Ctx, cancel_on_signals, host, seconds};
 use super::output::{self, CliSink};
 
 /// Largest file that is read as ceilings.
@@ -49,6 +49,7 @@ impl Ctx<'_> {
         let rig = self.rig_of(&Self::measured_select(a)?, a.threads, if alone { Pin::Workers } else { Pin::Free })?;
         let infos: Vec<DeviceInfo> = rig.devices.iter().map(|d| d.info().clone()).collect();
         let absent = rig.absent.clone();
+        let awake = self.awake(&rig, None)?;
         let mut sink = CliSink::new(a.quiet, false, Box::new(|_| None));
         for record in ceilings::noise(&rig, NOISE_S, &mut sink, &cancel) {
             sink.record(&Record::Noise(Box::new(record)));
@@ -73,16 +74,17 @@ impl Ctx<'_> {
         if a.json.as_deref() != Some("-") {
             output::data(&report::ceilings::table(&records, output::width()))?;
         }
+        let host = Host { awake: awake.is_some(), ..host() };
         if !summary.cancelled {
-            self.keep(a, &infos, &records)?;
+            self.keep(a, &host, &infos, &records)?;
         }
-        let doc = self.document(infos, absent, records, !summary.cancelled, code);
+        let doc = Document { host, ..self.document(infos, absent, records, !summary.cancelled, code) };
         self.write_json(a.json.as_deref(), &doc)?;
         Ok(code)
     }
 
     /// Writes each device's records where `bench` looks for them.
-    fn keep(&self, a: &args::Devices, infos: &[DeviceInfo], records: &[Record]) -> Result<()> {
+    fn keep(&self, a: &args::Devices, host: &Host, infos: &[DeviceInfo], records: &[Record]) -> Result<()> {
         for info in infos {
             let Some(path) = self.ceilings_path(info) else {
                 return match a.quiet {
@@ -94,7 +96,8 @@ impl Ctx<'_> {
                 };
             };
             let mine: Vec<Record> = records.iter().filter(|r| device_of(r) == Some(&info.id)).cloned().collect();
-            let doc = self.document(vec![info.clone()], Vec::new(), mine, true, 0);
+            let made = self.document(vec![info.clone()], Vec::new(), mine, true, 0);
+            let doc = Document { host: host.clone(), ..made };
             if let Some(folder) = path.parent() {
                 std::fs::create_dir_all(folder)
                     .map_err(|e| Error::new(Code::Io, folder.display().to_string()).caused_by(e))?;

@@ -9,13 +9,13 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use crate::base::blas::BlasInfo;
 use crate::base::record::{Host, SCHEMA};
 use crate::base::sink::Cancel;
-use crate::base::{Backend, Code, DType, DeviceInfo, Document, Env, Error, Record, Result, os};
+use crate::base::{Backend, Code, DType, DeviceInfo, Document, Env, Error, Record, Result, os, system};
 use crate::device::cpu::Pin;
 use crate::device::probe::{CpuConfig, Rig, Select, open};
 use crate::device::traced;
 use crate::jobs::workers::Start;
 use crate::jobs::{inventory, stress};
-use crate::measure::Residency;
+use crate::measure::{Awake, Residency};
 use crate::op::{self, OpDesc};
 use crate::report;
 
@@ -30,7 +30,7 @@ pub(super) fn run(cli: &Cli, command: &[String], env: &Env) -> Result<u8> {
     let tracing = Tracing::of(&cli.command)?;
     let trace = tracing.as_ref();
     let env = &Env { cpu_blas: cpu_blas::asked(&cli.command)?, ..env.clone() };
-    let done = dispatch(cli, Ctx { command, env, trace, drivers: Drivers::default() });
+    let done = dispatch(cli, Ctx { command, env, trace, drivers: Drivers::default(), cpus: os::allowed_cpus() });
     match (done, trace.map_or(Ok(()), Tracing::finish)) {
         (Ok(_), Err(e)) => Err(e),
         // What ended the run is what it ends with.
@@ -46,7 +46,7 @@ fn dispatch(cli: &Cli, ctx: Ctx<'_>) -> Result<u8> {
     let env = ctx.env;
     let numbered = |process| Env { process, ..env.clone() };
     fn worker<'a>(of: &Ctx<'a>, env: &'a Env) -> Ctx<'a> {
-        Ctx { command: of.command, env, trace: of.trace, drivers: Drivers::settled(env) }
+        Ctx { command: of.command, env, trace: of.trace, drivers: Drivers::settled(env), cpus: of.cpus.clone() }
     }
     match &cli.command {
         Command::Devices(a) if a.measure => ctx.measure(a),
@@ -78,6 +78,8 @@ pub(super) struct Ctx<'a> {
     pub(super) env: &'a Env,
     pub(super) trace: Option<&'a Tracing>,
     pub(super) drivers: Drivers,
+    /// Processors that this process may use, as they were before any of its threads was pinned.
+    pub(super) cpus: Vec<usize>,
 }
 
 /// SIGINT and SIGTERM raise the flag; a second SIGINT ends the process at once.
@@ -130,6 +132,7 @@ pub(super) fn host() -> Host {
         cpus: u32::try_from(os::allowed_cpus().len()).unwrap_or(0),
         memory_bytes: os::memory().map_or(0, |m| m.0),
         os: os::os_name(),
+        awake: false,
         system: None,
     }
 }
@@ -235,6 +238,13 @@ impl Ctx<'_> {
         let arguments =
             std::iter::once(subcommand.to_string()).chain(parts).chain(self.command.iter().skip(2).cloned());
         Ok(Start { program, arguments: arguments.collect(), processes, limit })
+    }
+
+    /// Keeps the processors from falling idle while something is timed, if this process was told to; if it was told nothing, as it
+    /// was `then`, for what this run is held against. Simulated machines have a time of their own.
+    pub(super) fn awake(&self, rig: &Rig, then: Option<bool>) -> Result<Option<Awake>> {
+        let asked = self.env.awake.or(then).unwrap_or(false) && !rig.cpu.clock().is_virtual();
+        asked.then(|| Awake::start(&self.cpus, system::quota())).transpose()
     }
 
     pub(super) fn document(

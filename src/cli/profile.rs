@@ -98,6 +98,12 @@ impl Ctx<'_> {
             let (x, y) = (x.side(), y.side());
             output::talk(&format!("measured against different CPUs: '{x}' and '{y}'"));
         }
+        let awake = |p: &Profile| p.host.as_ref().is_some_and(|h| h.awake);
+        if awake(&old.profile) != awake(&new.profile) {
+            output::talk(
+                "in one of them processors were kept awake, in the other they could fall idle: short calls differ by that",
+            );
+        }
         let records = diff::diff(&old.profile, &new.profile, tolerance);
         let found = records.iter().any(|r| diff::is_finding(&r.verdict));
         let judged = records.iter().any(|r| r.verdict != diff::UNKNOWN);

@@ -91,7 +91,8 @@ pub fn show(loaded: &Loaded) -> Vec<String> {
         lines.push(format!("created: {}, margin {}", p.created, p.margin));
     }
     if let Some(h) = &p.host {
-        lines.push(format!("host: {}, {} CPUs, {}", h.side(), h.cpus, h.os));
+        let awake = if h.awake { ", its processors kept awake" } else { "" };
+        lines.push(format!("host: {}, {} CPUs, {}{awake}", h.side(), h.cpus, h.os));
     }
     lines.extend(p.devices.iter().map(|d| format!("device: {} = {} ({}, driver {})", d.id, d.name, d.uid, d.driver)));
     lines.extend(p.notes.iter().map(|n| format!("note: {n}")));

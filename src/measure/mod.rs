@@ -3,6 +3,7 @@
 //! Decisions are pure functions of samples ([`stop`]); [`sampler`] only runs things and reads the subjects' clock, which
 //! is the simulator's for simulated devices.
 
+mod awake;
 pub mod compare;
 pub mod crossing;
 mod cubic;
@@ -14,6 +15,7 @@ pub mod sampler;
 pub mod stop;
 pub mod subject;
 
+pub use awake::Awake;
 pub use residency::{Cache, Residency};
 pub use sampler::{PHASES, SAMPLE, Series, Subject, sample, sample_between};
 pub use stop::{REGION_S, StopRule, Verdict};

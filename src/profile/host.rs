@@ -22,6 +22,9 @@ pub struct Host {
     pub memory_bytes: u64,
     /// Operating system and kernel.
     pub os: String,
+    /// Whether its processors were kept from falling idle while they were timed ([`crate::measure::Awake`]).
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub awake: bool,
 }
 
 impl Host {

@@ -28,6 +28,7 @@ pub fn merge(a: &Profile, b: &Profile) -> Result<(Profile, Vec<String>)> {
     let (Some(x), Some(y)) = (&a.host, &b.host) else {
         return refuse("a profile that does not name its host cannot be merged".into());
     };
+    let mixed = x.awake != y.awake;
     let (x, y) = (x.side(), y.side());
     if x != y {
         return refuse(format!("measured against '{x}' and '{y}': thresholds against another CPU are void"));
@@ -44,6 +45,14 @@ pub fn merge(a: &Profile, b: &Profile) -> Result<(Profile, Vec<String>)> {
     let mut merged = Profile { partial: a.partial || b.partial, name: a.name.clone(), ..new.clone() };
     merged.notes = a.notes.clone();
     merged.notes.extend(b.notes.iter().filter(|n| !a.notes.contains(n)).cloned());
+    if mixed {
+        let awake = if old.host.as_ref().is_some_and(|h| h.awake) { &old.created } else { &new.created };
+        let note = format!(
+            "only what was measured {awake} was measured with processors kept awake: short calls differ by that"
+        );
+        merged.notes.extend((!merged.notes.contains(&note)).then(|| note.clone()));
+        notes.push(note);
+    }
     let mut void = Vec::new();
     for d in &old.devices {
         match new.devices.iter().find(|n| n.uid == d.uid) {
@@ -166,6 +175,27 @@ mod tests {
     /// What a file of a profile makes its reader say.
     fn warnings(p: &Profile) -> Vec<String> {
         file::read_toml(&p.to_toml().unwrap()).unwrap().1
+    }
+
+    /// A result has one host, so what half of it was measured otherwise is a note that stays with it.
+    #[test]
+    fn processors_kept_awake_in_one_of_two_are_told_and_noted() {
+        let awake = |day, op, awake| {
+            let mut p = measured("1", day, &[op]);
+            p.host.as_mut().unwrap().awake = awake;
+            p
+        };
+        let said = |a: &Profile, b: &Profile| {
+            let (merged, told) = merge(a, b).unwrap();
+            let about = |all: &[String]| all.iter().filter(|n| n.contains("kept awake")).cloned().collect::<Vec<_>>();
+            assert_eq!(about(&merged.notes), about(&told));
+            about(&told)
+        };
+        let (first, second) = (awake(1, "a", true), awake(2, "b", false));
+        for told in [said(&first, &second), said(&second, &first)] {
+            assert!(told.len() == 1 && told[0].contains("2026-01-01T12:00:00Z"), "{told:?}");
+        }
+        assert_eq!(said(&first, &awake(2, "b", true)), [""; 0]);
     }
 
     /// The newer file's version stands for all of the result; what another one measured is told as long as it is there.

@@ -46,6 +46,7 @@ pub(crate) fn profile(d: &Dice) -> Profile {
         cpus: 2,
         memory_bytes: 1 << 34,
         os: "Linux".into(),
+        awake: true,
     });
     for n in 0..1 + d.below(2) {
         p.devices.push(ProfileDevice {

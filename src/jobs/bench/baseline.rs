@@ -38,6 +38,8 @@ pub fn differences(old: &Document, host: &Host, devices: &[DeviceInfo]) -> Vec<S
     };
     differ("CPU".into(), &old.host.cpu, &host.cpu);
     differ("CPUs".into(), &old.host.cpus.to_string(), &host.cpus.to_string());
+    let idles = |h: &Host| if h.awake { "kept awake" } else { "free to idle" };
+    differ("processors".into(), idles(&old.host), idles(host));
     for d in devices {
         let Some(then) = old.devices.iter().find(|o| o.id == d.id) else { continue };
         differ(d.id.clone(), &then.name, &d.name);
@@ -235,7 +237,7 @@ mod tests {
     }
 
     fn document(rows: &[BenchRecord]) -> Document {
-        let host = Host { cpu: String::new(), cpus: 2, memory_bytes: 0, os: String::new(), system: None };
+        let host = Host { cpu: String::new(), cpus: 2, memory_bytes: 0, os: String::new(), awake: false, system: None };
         let records = rows.iter().map(|r| Record::Bench(Box::new(r.clone()))).collect();
         Document {
             schema: SCHEMA,
@@ -252,6 +254,14 @@ mod tests {
 
     fn verdicts(changes: &[ChangeRecord]) -> Vec<&str> {
         changes.iter().map(|c| c.verdict.as_str()).collect()
+    }
+
+    #[test]
+    fn processors_that_were_free_to_idle_are_another_machine() {
+        let old = document(&[]);
+        assert_eq!(differences(&old, &old.host, &[]), [""; 0]);
+        let now = Host { awake: true, ..old.host.clone() };
+        assert_eq!(differences(&old, &now, &[]), ["processors: 'free to idle' then, 'kept awake' now"]);
     }
 
     const TIMES: [f64; 3] = [1.0, 1.001, 0.999];

@@ -169,6 +169,7 @@ pub(super) fn host() -> record::Host {
         cpus: os::allowed_cpus().len() as u32,
         memory_bytes: os::memory().map_or(0, |m| m.0),
         os: os::os_name(),
+        awake: false,
         system: None,
     }
 }
