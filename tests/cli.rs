@@ -158,7 +158,9 @@ fn processors_are_kept_awake_as_asked_and_as_they_were() {
         assert_eq!((out.status.code(), awake(&json)), (Some(0), kept), "{}", text(&out.stderr));
         let profile = gpuctl::profile::load(&made).unwrap().profile;
         assert_eq!(profile.host.unwrap().awake, kept);
-        assert_eq!(text(&run(&["profile", "show", &made]).stdout).contains("kept awake"), kept);
+        let shown = run(&["profile", "show", &made]);
+        assert_eq!(text(&shown.stdout).contains("kept awake"), kept);
+        assert!(!text(&shown.stderr).contains("awake"), "its reader knows the key: {}", text(&shown.stderr));
         for held in ["--merge", "--check"] {
             let out = calibrate(&[held, &made, "--json", &json]).output().unwrap();
             assert_eq!(awake(&json), kept, "{held}: {}", text(&out.stderr));

@@ -411,6 +411,9 @@ pub struct CalibrateRecord {
     pub crossing: Option<u64>,
     /// 95 % interval of the crossing.
     pub ci: Option<[u64; 2]>,
+    /// How many times as long a call takes on the wrong side, at most, at sizes within that interval.
+    #[serde(default)]
+    pub stake: Option<f64>,
     /// crossing × margin.
     pub threshold: Option<u64>,
     /// The evidence.

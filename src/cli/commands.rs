@@ -30,7 +30,7 @@ pub(super) fn run(cli: &Cli, command: &[String], env: &Env) -> Result<u8> {
     let tracing = Tracing::of(&cli.command)?;
     let trace = tracing.as_ref();
     let env = &Env { cpu_blas: cpu_blas::asked(&cli.command)?, ..env.clone() };
-    let done = dispatch(cli, Ctx { command, env, trace, drivers: Drivers::default(), cpus: os::allowed_cpus() });
+    let done = dispatch(cli, Ctx { command, env, trace, drivers: Drivers::default() });
     match (done, trace.map_or(Ok(()), Tracing::finish)) {
         (Ok(_), Err(e)) => Err(e),
         // What ended the run is what it ends with.
@@ -46,7 +46,7 @@ fn dispatch(cli: &Cli, ctx: Ctx<'_>) -> Result<u8> {
     let env = ctx.env;
     let numbered = |process| Env { process, ..env.clone() };
     fn worker<'a>(of: &Ctx<'a>, env: &'a Env) -> Ctx<'a> {
-        Ctx { command: of.command, env, trace: of.trace, drivers: Drivers::settled(env), cpus: of.cpus.clone() }
+        Ctx { command: of.command, env, trace: of.trace, drivers: Drivers::settled(env) }
     }
     match &cli.command {
         Command::Devices(a) if a.measure => ctx.measure(a),
@@ -78,8 +78,6 @@ pub(super) struct Ctx<'a> {
     pub(super) env: &'a Env,
     pub(super) trace: Option<&'a Tracing>,
     pub(super) drivers: Drivers,
-    /// Processors that this process may use, as they were before any of its threads was pinned.
-    pub(super) cpus: Vec<usize>,
 }
 
 /// SIGINT and SIGTERM raise the flag; a second SIGINT ends the process at once.
@@ -244,7 +242,7 @@ impl Ctx<'_> {
     /// was `then`, for what this run is held against. Simulated machines have a time of their own.
     pub(super) fn awake(&self, rig: &Rig, then: Option<bool>) -> Result<Option<Awake>> {
         let asked = self.env.awake.or(then).unwrap_or(false) && !rig.cpu.clock().is_virtual();
-        asked.then(|| Awake::start(&self.cpus, system::quota())).transpose()
+        asked.then(|| Awake::start(&os::allowed_cpus(), system::quota())).transpose()
     }
 
     pub(super) fn document(

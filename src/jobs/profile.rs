@@ -67,7 +67,8 @@ fn describe(profile: &Profile, e: &Entry) -> String {
     text.push_str(&format!(": {}", e.verdict));
     match (e.threshold, e.crossing, e.ci) {
         (Some(t), Some(c), Some([low, high])) => {
-            text.push_str(&format!(", threshold {t} {} (crossing {c}, 95 % {low} to {high})", e.unit));
+            let stake = e.stake.map(|s| format!(", at stake there {:.0} %", 100.0 * (s - 1.0))).unwrap_or_default();
+            text.push_str(&format!(", threshold {t} {} (crossing {c}, 95 % {low} to {high}{stake})", e.unit));
         }
         (Some(t), ..) => text.push_str(&format!(", threshold {t} {}", e.unit)),
         _ => {}

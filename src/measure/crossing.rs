@@ -161,6 +161,8 @@ pub enum Outcome {
         size: u64,
         /// 95 % interval.
         ci: [u64; 2],
+        /// How many times as long a call takes on the wrong side, at most, at sizes within that interval.
+        stake: f64,
         /// The process that is apart from all others and does not count, if one is.
         without: Option<usize>,
     },
@@ -421,6 +423,7 @@ fn around(looks: &[Look], plan: &Plan, snap: &dyn Fn(u64) -> u64, guess: f64, ha
                 size: root.exp().ceil() as u64,
                 // The first whole size from each end on, as `size` is that from the root on.
                 ci: ci.map(|end| end.exp().ceil() as u64),
+                stake: fit.stake(ci),
                 without: table.left_out(processes),
             })
         }
@@ -621,7 +624,7 @@ mod tests {
         let (outcome, asked, _) = follow(&plan(5), &|s| s, &|size, process| log_ratio(size, process, 40_000.0));
         assert!(asked.iter().all(|(_, process, _)| *process < 5));
         assert!(!plan(5).wants_more(&outcome), "narrow: {outcome:?}");
-        let crossing = |ci| Outcome::Crossing { size: 100, ci, without: None };
+        let crossing = |ci| Outcome::Crossing { size: 100, ci, stake: 1.1, without: None };
         for (outcome, wants) in [
             (Outcome::Always, false),
             (Outcome::Never, false),
@@ -691,7 +694,7 @@ mod tests {
             for part in 1..=Plan::PARTS {
                 let plan = Plan { visits: 1, ..Plan::of_all(grid(), Plan::in_part(11, part)) };
                 let outcome = go_on(&mut looks, &plan, &moved(by));
-                let Outcome::Crossing { size, ci: [low, high], without } = outcome else { panic!("{outcome:?}") };
+                let Outcome::Crossing { size, ci: [low, high], without, .. } = outcome else { panic!("{outcome:?}") };
                 let near = looks.iter().filter(|l| l.logs.len() == 5 + part).count();
                 assert!(near >= FIRST_SIZES, "{near} sizes in {} processes", 5 + part);
                 if part == Plan::PARTS {

@@ -253,6 +253,15 @@ impl<'a> Fit<'a> {
         self.powers(x).iter().zip(&self.likely).map(|(a, b)| a * b).sum()
     }
 
+    /// How many times as long a call takes on the wrong side, at most, between these logarithms of sizes: as the polynomial that is
+    /// likely has it, and where polynomials miss the means, as those of the sizes there have it, too.
+    pub(super) fn stake(&self, [low, high]: [f64; 2]) -> f64 {
+        let steps = (0..=8).map(|i| self.likely(low + (high - low) * f64::from(i) / 8.0));
+        let within =
+            self.table.x.iter().zip(&self.table.y).filter(|(x, _)| self.ripple > 0.0 && (low..=high).contains(*x));
+        steps.chain(within.map(|(_, y)| *y)).fold(0.0, |most: f64, y| most.max(y.abs())).exp()
+    }
+
     /// Lower end, value and upper end at the logarithm of a size.
     pub(super) fn at(&self, x: f64) -> [f64; 3] {
         let v = self.powers(x);
@@ -301,6 +310,31 @@ impl Found {
 mod tests {
     use super::*;
     use crate::base::rng::Philox;
+
+    /// A ratio that rises with the size, so that the ends of the interval are what is at stake. Where means lie off every
+    /// polynomial, they are at stake as well.
+    #[test]
+    fn at_stake_is_the_most_that_a_wrong_side_takes_longer() {
+        let at = 1700f64.ln();
+        let stake = |mean: &dyn Fn(f64, usize) -> f64, ends: [f64; 2]| {
+            let looks = looks(4, mean);
+            let table = Table::of(looks.iter(), 5, 5).unwrap();
+            let fit = Fit::of(&table).unwrap();
+            (fit.stake(ends.map(|e| at + f64::ln(e))), fit.ripple)
+        };
+        let even = |x: f64, process: usize| x - at + 0.01 * (process as f64 - 2.0);
+        for (ends, want) in [([0.8, 1.1], 1.25), ([0.95, 1.5], 1.5), ([1.0, 1.0], 1.0)] {
+            let (found, ripple) = stake(&even, ends);
+            assert!((found / want - 1.0).abs() < 0.01 && ripple == 0.0, "{found} instead of {want}");
+        }
+        // Some hundreds are even.
+        let saw = |x: f64, process: usize| {
+            let tooth = if ((x.exp() / 100.0).round() as u64).is_multiple_of(2) { 0.3 } else { -0.3 };
+            0.1 * even(x, process) + tooth
+        };
+        let (found, ripple) = stake(&saw, [0.6, 1.7]);
+        assert!(ripple == 1.0 && (1.3..1.6).contains(&found), "{found}");
+    }
 
     /// Seven sizes in five processes, of so many visits that scatter by 0.1; their means are these.
     fn looks(visits: usize, mean: &dyn Fn(f64, usize) -> f64) -> Vec<Look> {

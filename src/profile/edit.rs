@@ -130,7 +130,7 @@ fn change(e: &mut Entry, field: &str, value: &str) -> Result<(), String> {
         };
         e.threshold = (e.verdict == Verdict::Always).then_some(0);
     }
-    (e.crossing, e.ci) = (None, None);
+    (e.crossing, e.ci, e.stake) = (None, None, None);
     Ok(())
 }
 

@@ -433,6 +433,9 @@ pub fn validate(p: &Profile) -> Result<()> {
         if e.ci.is_some_and(|[low, high]| low > high) {
             return bad(format!("{}: the interval's ends are swapped", at()));
         }
+        if e.stake.is_some_and(|s| !(s.is_finite() && s >= 1.0)) {
+            return bad(format!("{}: the stake must be finite and at least 1", at()));
+        }
         for point in &e.points {
             let times = [point.cpu_s, point.gpu_s, point.ratio_ci[0], point.ratio_ci[1]];
             if times.iter().any(|v| !(v.is_finite() && *v > 0.0)) {
@@ -456,7 +459,7 @@ const TOP: &[&str] = &[
     "schema", "kind", "name", "gpuctl", "created", "margin", "rule", "notes", "host", "device", "transfer", "entry",
     "end",
 ];
-const HOST: &[&str] = &["cpu", "isa", "blas", "cpus", "memory_bytes", "os"];
+const HOST: &[&str] = &["cpu", "isa", "blas", "cpus", "memory_bytes", "os", "awake"];
 const DEVICE: &[&str] = &["id", "uid", "fingerprint", "backend", "name", "driver"];
 const TRANSFER: &[&str] = &["device", "h2d_latency_s", "h2d_bytes_per_s", "d2h_latency_s", "d2h_bytes_per_s"];
 const ENTRY: &[&str] = &[
@@ -471,6 +474,7 @@ const ENTRY: &[&str] = &[
     "unit",
     "crossing",
     "ci",
+    "stake",
     "threshold",
     "edited",
     "n",

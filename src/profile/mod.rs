@@ -199,6 +199,9 @@ pub struct Entry {
     /// 95 % interval of the crossing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ci: Option<[u64; 2]>,
+    /// How many times as long a call takes on the wrong side, at most, at sizes within that interval.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stake: Option<f64>,
     /// crossing × margin; the first size that goes to the device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threshold: Option<u64>,
@@ -239,6 +242,7 @@ impl From<&CalibrateRecord> for Entry {
             unit: r.unit.clone(),
             crossing: r.crossing,
             ci: r.ci,
+            stake: r.stake,
             threshold: r.threshold,
             edited: false,
             n: r.points.len() as u64,

@@ -82,7 +82,7 @@ fn hang(line: &str) -> usize {
 /// The verdicts of a calibration.
 pub fn thresholds(records: &[CalibrateRecord], width: Option<u16>) -> String {
     // The threshold lies above the crossing, by the margin, and often above its interval.
-    let last = ["threshold", "crossing, 95 %", "remarks"];
+    let last = ["threshold", "crossing, 95 %", "at stake", "remarks"];
     let mut t = table(&[&["op", "dtype", "family", "device", "residency", "verdict"][..], &last].concat());
     if let Some(w) = width {
         t.set_width(w);
@@ -97,6 +97,7 @@ pub fn thresholds(records: &[CalibrateRecord], width: Option<u16>) -> String {
             r.verdict.clone(),
             r.threshold.map_or("-".into(), |v| format!("{v} {}", r.unit)),
             r.ci.map_or("-".into(), |c| format!("{} .. {}", c[0], c[1])),
+            r.stake.map_or("-".into(), |s| format!("{:.0} %", 100.0 * (s - 1.0))),
             r.reason.clone(),
         ]);
     }

@@ -106,6 +106,7 @@ fn entry(d: &Dice, p: &Profile) -> Entry {
         Verdict::Crossing => {
             e.crossing = Some(crossing);
             e.ci = Some([crossing - crossing / 20, crossing + crossing / 20]);
+            e.stake = (d.below(2) == 0).then_some(1.05);
             e.threshold = Some(with_margin(crossing, p.margin));
         }
         Verdict::Always => (e.crossing, e.threshold) = (Some(10), Some(10)),
@@ -295,7 +296,10 @@ pub(crate) fn in_entry(d: &Dice, text: &str) -> Option<(String, usize)> {
             entry.insert(key.clone(), other.get(key)?.clone());
         }
         3 => {
-            entry.insert(d.of(&["threshold", "verdict", "edited", "ci", "unknown", "points"]).into(), hostile(d));
+            entry.insert(
+                d.of(&["threshold", "verdict", "edited", "ci", "stake", "unknown", "points"]).into(),
+                hostile(d),
+            );
         }
         _ => {
             entry.insert(key.clone(), hostile(d));

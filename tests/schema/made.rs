@@ -333,6 +333,7 @@ pub(crate) fn calibrate(verdict: &str) -> CalibrateRecord {
         unit: "dim".into(),
         crossing,
         ci: crossing.map(|c| [c - 10, c + 10]),
+        stake: crossing.map(|_| 1.04),
         threshold: crossing.map(|c| c * 11 / 10),
         points: [64, 128]
             .map(|size| CalibratePoint { size, cpu_s: 1e-3, gpu_s: 2e-3, ratio_ci: [0.4, 0.6], pairs: 9 })

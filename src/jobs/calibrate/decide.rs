@@ -17,6 +17,8 @@ pub struct Decision {
     pub crossing: Option<u64>,
     /// 95 % interval of the crossing.
     pub ci: Option<[u64; 2]>,
+    /// How many times as long a call takes on the wrong side, at most, at sizes within that interval.
+    pub stake: Option<f64>,
     /// ceil(crossing × margin); for `always` the smallest measured size, below which nothing is known.
     pub threshold: Option<u64>,
     /// The evidence in words.
@@ -26,7 +28,7 @@ pub struct Decision {
 impl Decision {
     /// One without numbers.
     pub fn none(verdict: Verdict, reason: impl Into<String>) -> Self {
-        Decision { verdict, crossing: None, ci: None, threshold: None, reason: reason.into() }
+        Decision { verdict, crossing: None, ci: None, stake: None, threshold: None, reason: reason.into() }
     }
 }
 
@@ -41,14 +43,16 @@ pub fn decide(outcome: &Outcome, sizes: &[u64], margin: f64) -> Decision {
             verdict: Verdict::Always,
             crossing: Some(first),
             ci: None,
+            stake: None,
             threshold: Some(first),
             reason: format!("the device wins at all sizes from {range}"),
         },
         Outcome::Never => Decision::none(Verdict::Never, format!("the device wins at no size from {range}")),
-        Outcome::Crossing { size, ci, without } => Decision {
+        Outcome::Crossing { size, ci, stake, without } => Decision {
             verdict: Verdict::Crossing,
             crossing: Some(*size),
             ci: Some(*ci),
+            stake: Some(*stake),
             threshold: Some(with_margin(*size, margin)),
             reason: format!("the device wins from {size} to {last}{}", if without.is_some() { LEFT_OUT } else { "" }),
         },
@@ -85,10 +89,10 @@ mod tests {
     fn outcomes_become_verdicts() {
         let of = |o| decide(&o, &SIZES, 1.1);
         for (without, said) in [(None, false), (Some(4), true)] {
-            let d = of(Outcome::Crossing { size: 500, ci: [450, 560], without });
+            let d = of(Outcome::Crossing { size: 500, ci: [450, 560], stake: 1.1, without });
             assert_eq!(
-                (d.verdict, d.crossing, d.ci, d.threshold),
-                (Verdict::Crossing, Some(500), Some([450, 560]), Some(550))
+                (d.verdict, d.crossing, d.ci, d.stake, d.threshold),
+                (Verdict::Crossing, Some(500), Some([450, 560]), Some(1.1), Some(550))
             );
             assert_eq!(d.reason.contains("does not count"), said, "{}", d.reason);
         }

@@ -482,6 +482,7 @@ impl<'a> Job<'a> {
             unit: g.op.unit.name().into(),
             crossing: d.crossing,
             ci: d.ci,
+            stake: d.stake,
             threshold: d.threshold,
             points: Vec::new(),
             reason: d.reason,

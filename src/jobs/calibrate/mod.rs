@@ -121,11 +121,13 @@ impl Calibrated {
         Profile { entries: self.asked.clone(), ..self.profile.clone() }
     }
 
-    /// Crossings, and how many of them are known within 10 %: the upper end of the interval is at most [`WITHIN_10`] times the lower one.
-    pub fn crossings(&self) -> (usize, usize) {
-        let intervals = self.records.iter().filter(|r| r.verdict == Verdict::Crossing.name()).filter_map(|r| r.ci);
-        let close = |[low, high]: &[u64; 2]| *high as f64 <= WITHIN_10 * *low as f64;
-        (intervals.clone().count(), intervals.filter(close).count())
+    /// Crossings; how many of them are known within 10 %, the upper end of the interval being at most [`WITHIN_10`] times the lower
+    /// one; and within the intervals of how many a call on the wrong side takes at most 10 % longer.
+    pub fn crossings(&self) -> [usize; 3] {
+        let all = || self.records.iter().filter(|r| r.verdict == Verdict::Crossing.name());
+        let close = |r: &&CalibrateRecord| r.ci.is_some_and(|[low, high]| high as f64 <= WITHIN_10 * low as f64);
+        let cheap = |r: &&CalibrateRecord| r.stake.is_some_and(|s| s <= 1.1);
+        [all().count(), all().filter(close).count(), all().filter(cheap).count()]
     }
 
     /// The same as a line for people.
@@ -135,8 +137,10 @@ impl Calibrated {
             n => format!(", {n} of them up to a smaller size than asked for (a longer budget reaches further)"),
         };
         let close = match self.crossings() {
-            (0, _) => String::new(),
-            (all, close) => format!("; {close} of {all} crossings known within 10 %"),
+            [0, ..] => String::new(),
+            [all, close, cheap] => format!(
+                "; {close} of {all} crossings known within 10 %, {cheap} so that a call on the wrong side takes at most 10 % longer"
+            ),
         };
         format!("{} of {} keys decided{part}{close}", self.decided(), self.records.len())
     }

@@ -111,6 +111,7 @@ pub fn measure(
         unit: unit.into(),
         crossing: decision.crossing,
         ci: decision.ci,
+        stake: decision.stake,
         threshold: decision.threshold,
         n: points.len() as u64,
         verify: BY_CALLER.into(),

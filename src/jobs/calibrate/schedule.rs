@@ -481,7 +481,8 @@ mod tests {
     #[test]
     fn wide_intervals_have_more_of_the_time() {
         use crate::measure::crossing::Outcome;
-        let crossing = |high| Swept::knowing(Outcome::Crossing { size: 110, ci: [100, high], without: None });
+        let crossing =
+            |high| Swept::knowing(Outcome::Crossing { size: 110, ci: [100, high], stake: 1.1, without: None });
         let near = More::Decide(Depth::Near(6));
         let of = |high| worth(near, &crossing(high));
         assert_eq!((of(121), worth(near, &Swept::knowing(Outcome::Never))), (1.0, 1.0));
@@ -528,7 +529,7 @@ mod tests {
     #[test]
     fn those_that_cross_narrow_while_the_others_may_not_look() {
         use crate::measure::crossing::Outcome;
-        let crossing = Outcome::Crossing { size: 5, ci: [4, 6], without: None };
+        let crossing = Outcome::Crossing { size: 5, ci: [4, 6], stake: 1.1, without: None };
         let [crosses, never] = [crossing, Outcome::Never].map(Swept::knowing);
         let near = Depth::Near(6);
         let with = |meanwhile| Turns { how: More::Larger, meanwhile, apart: 0.25, ahead: 0.0 };

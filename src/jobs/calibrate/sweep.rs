@@ -3,6 +3,7 @@
 //! first sizes all of it is done in turns of one look each, so that other keys can have theirs between them.
 
 mod elsewhere;
+mod swept;
 mod visits;
 
 use std::collections::BTreeMap;
@@ -12,13 +13,14 @@ use crate::base::record::CalibratePoint;
 use crate::base::sink::Cancel;
 use crate::base::{Attrs, Case, Class, Clock, Code, Cost, DType, Error, Fill, Result, stats, units};
 use crate::jobs::look::{LEAST, Looker, Order, Timed};
-use crate::measure::crossing::{self, Look, OPEN_BELOW, Outcome, Plan, Step};
+use crate::measure::crossing::{self, Look, Outcome, Plan, Step};
 use crate::measure::{Residency, processes, stop};
 use crate::op::{Family, OpDesc};
 use crate::profile::model::Sample;
 
 use super::shapes::size_of;
 use elsewhere::Elsewhere;
+pub(super) use swept::Swept;
 use visits::{Pair, Series, Visited, looks};
 
 /// Most pairs of a look that is for an interval; one that is for a verdict has the fewest.
@@ -107,82 +109,6 @@ struct State {
     /// Looks at shapes besides the sweep, with the process and the samples by residency.
     others: Vec<(Case, usize, Vec<Pair>)>,
     elsewhere: Option<Elsewhere>,
-}
-
-/// What came of it, so far.
-#[derive(Debug, Default)]
-pub(super) struct Swept {
-    state: State,
-    /// True if a turn ended before what it was for.
-    pub(super) waits: bool,
-    /// True if a residency has no verdict, or a wide one, and more time may give it one.
-    pub(super) undecided: bool,
-    /// True if more time may reach larger sizes.
-    pub(super) cut_short: bool,
-    /// One for each residency, sizes in the op's unit; and how many sizes of the first look it knows of.
-    outcomes: Vec<(Outcome, usize)>,
-    /// Kernel on the device at the largest size.
-    pub(super) kernel: String,
-    /// Calls that were timed, those to warm up among them: for the crossings, and at other shapes for the curves.
-    pub(super) calls: [u64; 2],
-    /// Looks so far.
-    pub(super) looks: usize,
-    /// Seconds of what is done once for a case, which no share is charged with ([`Timed::once_s`]).
-    pub(super) once_s: f64,
-    /// Seconds that went into narrower intervals, as they are counted.
-    pub(super) narrowed_s: f64,
-    /// Why sizes beyond those of the first look are missing, if they are.
-    cut: Option<String>,
-    /// A measured run whose result is grossly wrong.
-    pub(super) wrong: Option<String>,
-    /// The error that ended the sweep, if one did.
-    pub(super) error: Option<Error>,
-}
-
-impl Swept {
-    /// One residency of which this is known.
-    #[cfg(test)]
-    pub(super) fn knowing(outcome: Outcome) -> Self {
-        Swept { outcomes: vec![(outcome, 3)], ..Swept::default() }
-    }
-
-    /// True if a device went wrong.
-    pub(super) fn stopped(&self) -> bool {
-        self.wrong.is_some() || self.error.is_some()
-    }
-
-    /// True if nothing that was measured counts: a result was wrong, or an error came before any verdict.
-    pub(super) fn is_void(&self) -> bool {
-        let known = self.outcomes.iter().any(|(o, _)| !matches!(o, Outcome::Inconclusive(_)));
-        self.wrong.is_some() || self.error.is_some() && !known
-    }
-
-    /// True if a residency's winner changes once, or nobody knows: more looks may tell more.
-    pub(super) fn is_open(&self) -> bool {
-        use Outcome::{Crossing, Inconclusive};
-        self.undecided || self.outcomes.iter().any(|(o, _)| matches!(o, Crossing { .. } | Inconclusive(_)))
-    }
-
-    /// Upper over lower end of the widest interval of a crossing.
-    pub(super) fn widest(&self) -> Option<f64> {
-        let width = |o: &Outcome| match o {
-            Outcome::Crossing { ci: [low, high], .. } => Some(*high as f64 / (*low).max(1) as f64),
-            _ => None,
-        };
-        self.outcomes.iter().filter_map(|(o, _)| width(o)).max_by(f64::total_cmp)
-    }
-
-    /// True if the winner changes in a residency, or nobody knows yet whether it does.
-    pub(super) fn may_narrow(&self) -> bool {
-        self.crosses() || self.outcomes.iter().any(|(o, _)| *o == Outcome::Inconclusive(SPENT))
-    }
-
-    /// True if the winner changes in a residency, or may where calls take little: without a curve the CPU would make them all.
-    pub(super) fn crosses(&self) -> bool {
-        use Outcome::{Crossing, Inconclusive, NonMonotone};
-        let changes = |o: &Outcome| matches!(o, Crossing { .. } | NonMonotone(_) | Inconclusive(OPEN_BELOW));
-        self.outcomes.iter().any(|(o, _)| changes(o))
-    }
 }
 
 /// Number of the visit, number of the process and a size: in this order, so that what a machine does for longer than a few looks
@@ -339,8 +265,8 @@ impl Sweep<'_> {
     fn sized(&self, outcome: Outcome, measured: &Series) -> Result<Outcome> {
         let at = |param| self.between(param, measured);
         Ok(match outcome {
-            Outcome::Crossing { size, ci: [low, high], without } => {
-                Outcome::Crossing { size: at(size)?, ci: [at(low)?, at(high)?], without }
+            Outcome::Crossing { size, ci: [low, high], stake, without } => {
+                Outcome::Crossing { size: at(size)?, ci: [at(low)?, at(high)?], stake, without }
             }
             Outcome::NonMonotone(sure) => Outcome::NonMonotone(
                 sure.into_iter().map(|(param, gpu)| Ok((self.size(param)?, gpu))).collect::<Result<_>>()?,
@@ -613,7 +539,7 @@ mod tests {
 
     use super::*;
     use crate::base::VirtualClock;
-    use crate::measure::crossing::OPEN_ABOVE;
+    use crate::measure::crossing::{OPEN_ABOVE, OPEN_BELOW};
     use crate::op::{self, case};
 
     /// Left to the last, keys of which only the smallest size was open had no curve on a real machine, and the CPU made calls that
@@ -622,7 +548,7 @@ mod tests {
     fn a_winner_that_may_change_near_the_smallest_size_counts_as_a_crossing() {
         let with = |o: Outcome| Swept { outcomes: vec![(Outcome::Always, 3), (o, 3)], ..Swept::default() }.crosses();
         assert!(with(Outcome::Inconclusive(OPEN_BELOW)) && with(Outcome::NonMonotone(Vec::new())));
-        assert!(with(Outcome::Crossing { size: 5, ci: [4, 6], without: None }));
+        assert!(with(Outcome::Crossing { size: 5, ci: [4, 6], stake: 1.1, without: None }));
         for o in [Outcome::Never, Outcome::Inconclusive(SPENT), Outcome::Inconclusive(OPEN_ABOVE)] {
             assert!(!with(o.clone()), "{o:?}");
         }
