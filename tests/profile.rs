@@ -148,6 +148,7 @@ fn calibrated() -> Profile {
         memory_bytes: 1 << 34,
         os: "Linux".into(),
         awake: false,
+        disturbed: Some(0.25),
     });
     for n in 1..=2 {
         p.devices.push(ProfileDevice {
@@ -277,6 +278,8 @@ fn hostile_values_are_typed_errors() {
         ("schema = 2", "schema = 0", Code::ProfileSchema, "layout 0"),
         ("schema = 2", "schema = \"2\"", Code::ProfileSchema, "no schema"),
         ("margin = 1.1", "margin = nan", Code::ProfileParse, "margin"),
+        ("disturbed = 0.25", "disturbed = nan", Code::ProfileParse, "host.disturbed"),
+        ("disturbed = 0.25", "disturbed = 1.5", Code::ProfileParse, "host.disturbed"),
         ("margin = 1.1", "margin = -1.0", Code::ProfileParse, "margin"),
         ("threshold = 330", "threshold = -330", Code::ProfileParse, "line"),
         ("threshold = 330", "threshold = 33e1", Code::ProfileParse, "line"),

@@ -291,6 +291,23 @@ fn words(a: &Profile, b: &Profile, tolerance: f64) -> Vec<String> {
 }
 
 #[test]
+fn a_machine_that_was_disturbed_more_often_is_told() {
+    let of = |share: Option<f64>| {
+        let mut p = laptop();
+        p.host = Some(profile::Host { disturbed: share, ..profile::Host::default() });
+        p
+    };
+    let told = |a, b| diff::disturbed(&of(a), &of(b));
+    let line = told(Some(0.03), Some(0.56)).unwrap();
+    assert!(line.contains("in 3 % of the first one's looks and 56 % of the second's"), "{line}");
+    assert!(told(Some(0.56), Some(0.03)).is_some());
+    for (a, b) in [(Some(0.03), Some(0.12)), (None, Some(0.56)), (Some(0.56), None), (None, None)] {
+        assert_eq!(told(a, b), None);
+    }
+    assert_eq!(diff::disturbed(&laptop(), &laptop()), None);
+}
+
+#[test]
 fn differences_count_beyond_both_intervals() {
     let a = laptop();
     assert!(words(&a, &a, 0.0).iter().all(|w| w == diff::SAME));

@@ -228,6 +228,9 @@ impl Ctx<'_> {
         };
         let regret: Vec<RegretRecord> = records.iter().filter_map(judged_keys).collect();
         let drift = made.as_ref().map(|made| check::drift(made, &done.profile));
+        made.iter()
+            .filter_map(|made| profile::diff::disturbed(made, &done.profile))
+            .for_each(|line| output::talk(&line));
         match (a.output.as_deref(), a.common.json.as_deref(), &drift) {
             (Some(path), ..) => output::file(path, &toml)?,
             (None, Some("-"), _) => {}

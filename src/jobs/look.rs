@@ -15,6 +15,7 @@ use crate::device::probe::Rig;
 use crate::device::sim;
 use crate::engine::{KernelCache, Prepared, Runner, cache};
 use crate::jobs::workers::{self, Start, Worker};
+use crate::measure::calm::Calm;
 use crate::measure::{OpSubject, REGION_S, Residency, StopRule, Subject, sample};
 use crate::op::{self, OpDesc, Role, case};
 
@@ -56,6 +57,9 @@ pub(super) struct Timed {
     pub(super) made_s: f64,
     /// Seconds of what this process does once for a case: building its kernels, their first calls, and keeping what was built.
     pub(super) once_s: f64,
+    /// True if something else slowed the processor down before or after it: another such look finds other times.
+    #[serde(default)]
+    pub(super) disturbed: bool,
 }
 
 /// Whoever times cases in processes 0, 1, ...
@@ -75,6 +79,7 @@ struct Station<'a> {
     ran: RefCell<HashSet<(String, String)>>,
     /// Seconds that kernels took in the look that is under way.
     built_s: Cell<f64>,
+    calm: RefCell<Calm>,
 }
 
 /// A case with what it takes to run it.
@@ -138,6 +143,7 @@ impl<'a> Station<'a> {
             kept: RefCell::default(),
             ran: RefCell::default(),
             built_s: Cell::new(0.0),
+            calm: RefCell::default(),
         }
     }
 
@@ -227,6 +233,7 @@ impl<'a> Station<'a> {
         subjects.extend(devices.iter_mut().map(|d| d as &mut dyn Subject));
         let begins = self.begins(order, &ready);
         let mut first = begins;
+        let mut disturbed = self.disturbed();
         let begin_rounds = clock.now();
         let series = loop {
             let series = sample(&mut subjects, &rule, cancel)?;
@@ -241,6 +248,7 @@ impl<'a> Station<'a> {
             }
         };
         let in_rounds = clock.now() - begin_rounds;
+        disturbed |= self.disturbed();
         let calls = series.iter().map(|s| s.calls).sum();
         let in_calls: f64 = series.iter().map(|s| s.calls as f64 * stats::median(&s.samples)).sum();
         let mut samples = series.into_iter().map(|s| s.samples);
@@ -259,7 +267,12 @@ impl<'a> Station<'a> {
         let devices = samples.collect();
         let made_s = (clock.now() - begin - in_rounds - self.built_s.get()).max(0.0);
         let once_s = self.built_s.get() + if begins { (in_rounds - in_calls).max(0.0) } else { 0.0 };
-        Ok(Some(Timed { cpu: on_cpu, devices, calls, kernel, wrong, made_s, once_s }))
+        Ok(Some(Timed { cpu: on_cpu, devices, calls, kernel, wrong, made_s, once_s, disturbed }))
+    }
+
+    /// Whether something slows the processor down now; never on a simulated machine, whose time does not pass with ours.
+    fn disturbed(&self) -> bool {
+        !self.clock().is_virtual() && self.calm.borrow_mut().disturbed()
     }
 
     /// Whether the case runs in this process for the first time, on some device.

@@ -4,6 +4,7 @@
 //! is the simulator's for simulated devices.
 
 mod awake;
+pub mod calm;
 pub mod compare;
 pub mod crossing;
 mod cubic;

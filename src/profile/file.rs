@@ -356,6 +356,9 @@ pub fn validate(p: &Profile) -> Result<()> {
     if p.schema != SCHEMA {
         return Err(Error::new(Code::ProfileSchema, format!("schema {}; this build reads {SCHEMA}", p.schema)));
     }
+    if let Some(share) = p.host.as_ref().and_then(|h| h.disturbed).filter(|s| !(0.0..=1.0).contains(s)) {
+        return bad(format!("host.disturbed {share}: expected a share of 0 to 1"));
+    }
     if !(p.margin.is_finite() && (1.0..=100.0).contains(&p.margin)) {
         return bad(format!("margin {}: expected 1 to 100", p.margin));
     }
@@ -459,7 +462,7 @@ const TOP: &[&str] = &[
     "schema", "kind", "name", "gpuctl", "created", "margin", "rule", "notes", "host", "device", "transfer", "entry",
     "end",
 ];
-const HOST: &[&str] = &["cpu", "isa", "blas", "cpus", "memory_bytes", "os", "awake"];
+const HOST: &[&str] = &["cpu", "isa", "blas", "cpus", "memory_bytes", "os", "awake", "disturbed"];
 const DEVICE: &[&str] = &["id", "uid", "fingerprint", "backend", "name", "driver"];
 const TRANSFER: &[&str] = &["device", "h2d_latency_s", "h2d_bytes_per_s", "d2h_latency_s", "d2h_bytes_per_s"];
 const ENTRY: &[&str] = &[

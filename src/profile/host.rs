@@ -25,6 +25,10 @@ pub struct Host {
     /// Whether its processors were kept from falling idle while they were timed ([`crate::measure::Awake`]).
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub awake: bool,
+    /// Share of the looks, 0 to 1, before or after which something else was found to slow the processor down
+    /// ([`crate::measure::calm`]); none where nobody looked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disturbed: Option<f64>,
 }
 
 impl Host {

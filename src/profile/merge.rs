@@ -84,6 +84,10 @@ pub fn merge(a: &Profile, b: &Profile) -> Result<(Profile, Vec<String>)> {
             Some(n) => notes.push(format!("{}: {} gives way to {} of {}", name(e), stated(e), stated(n), new.created)),
         }
     }
+    if !kept.is_empty() && a.host.as_ref().map(|h| h.disturbed) != b.host.as_ref().map(|h| h.disturbed) {
+        // It was told of one's looks only.
+        merged.host.iter_mut().for_each(|h| h.disturbed = None);
+    }
     if kept.is_empty() {
         merged.notes.retain(|n| version_of(n).is_none() || new.notes.contains(n));
     } else if old.gpuctl != new.gpuctl {
@@ -175,6 +179,20 @@ mod tests {
     /// What a file of a profile makes its reader say.
     fn warnings(p: &Profile) -> Vec<String> {
         file::read_toml(&p.to_toml().unwrap()).unwrap().1
+    }
+
+    #[test]
+    fn how_often_one_of_two_was_disturbed_is_not_said_of_both() {
+        let of = |day, op, share| {
+            let mut p = measured("1", day, &[op]);
+            p.host.as_mut().unwrap().disturbed = share;
+            p
+        };
+        let share = |a: &Profile, b: &Profile| merge(a, b).unwrap().0.host.unwrap().disturbed;
+        let old = of(1, "a", Some(0.5));
+        assert_eq!(share(&old, &of(2, "b", Some(0.1))), None);
+        assert_eq!(share(&old, &of(2, "a", Some(0.1))), Some(0.1), "all of the older one gave way");
+        assert_eq!(share(&old, &of(2, "b", Some(0.5))), Some(0.5));
     }
 
     /// A result has one host, so what half of it was measured otherwise is a note that stays with it.

@@ -47,6 +47,7 @@ pub(crate) fn profile(d: &Dice) -> Profile {
         memory_bytes: 1 << 34,
         os: "Linux".into(),
         awake: true,
+        disturbed: d.of(&[None, Some(0.125)]),
     });
     for n in 0..1 + d.below(2) {
         p.devices.push(ProfileDevice {

@@ -18,6 +18,7 @@ use crate::profile::model::{Curve, Sample};
 use crate::profile::{self, CPU_AUTO, Entry, Profile, Verdict};
 
 use super::decide::{self, Decision};
+use super::disturbed::Disturbed;
 use super::machine::utc;
 use super::slowed::Slowed;
 use super::smoke::{self, Trust};
@@ -109,6 +110,7 @@ pub(super) struct Job<'a> {
     /// Keys whose curve was not fitted, because the time was up.
     pub(super) without_curve: usize,
     calls: [u64; 2],
+    disturbed: Disturbed,
     /// Seconds so far of what is done once: checks, and kernels that are built and called for the first time.
     pub(super) once_s: f64,
     /// Devices that compute nothing take part, and only they.
@@ -168,6 +170,7 @@ impl<'a> Job<'a> {
             cut: 0,
             without_curve: 0,
             calls: [0; 2],
+            disturbed: Disturbed::default(),
             once_s: 0.0,
             study,
             checked: None,
@@ -414,6 +417,7 @@ impl<'a> Job<'a> {
         for (all, some) in self.calls.iter_mut().zip(swept.calls) {
             *all += some;
         }
+        self.disturbed.add(&swept);
         if let Some(why) = swept.wrong {
             self.without(g, Verdict::Unsafe, &format!("wrong result: {why}"), sink);
             return Ok(());
@@ -534,6 +538,7 @@ impl<'a> Job<'a> {
                 self.once_s
             ));
         }
+        self.disturbed.tell(&mut self.profile, !self.rig.cpu.clock().is_virtual());
         if self.without_curve > 0 {
             let n = self.without_curve;
             self.profile

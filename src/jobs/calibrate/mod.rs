@@ -6,6 +6,7 @@
 //! virtual for simulated devices.
 
 pub mod decide;
+mod disturbed;
 mod earlier;
 mod job;
 mod machine;
@@ -339,6 +340,9 @@ pub fn joined(parts: Vec<Calibrated>) -> Result<Calibrated> {
         let own: Vec<Entry> = part.records.iter().map(Entry::from).collect();
         earlier::join(&mut all.profile, &part.profile, &own);
         all.profile.partial |= part.profile.partial;
+        let share = |p: &Profile| p.host.as_ref().and_then(|h| h.disturbed);
+        let most = share(&all.profile).into_iter().chain(share(&part.profile)).max_by(f64::total_cmp);
+        all.profile.host.iter_mut().for_each(|h| h.disturbed = most);
         for note in part.profile.notes {
             if !all.profile.notes.contains(&note) {
                 all.profile.notes.push(note);

@@ -388,7 +388,7 @@ mod tests {
     use crate::jobs::look::{Here, Order, Timed};
     use crate::measure::Residency;
     use crate::op::{self, case};
-    use crate::profile::Verdict;
+    use crate::profile::{Profile, Verdict};
 
     /// Builds a kernel for each op, which takes so many seconds.
     struct Builds<'a>(Here<'a>, Arc<dyn Clock>, f64, HashSet<&'static str>);
@@ -405,6 +405,15 @@ mod tests {
 
     /// All f32 ops of tier 1 within two seconds, where a kernel takes so many to be built. Nothing is computed.
     fn building(each_s: f64) -> Calibrated {
+        let seconds = Duration::from_secs(2);
+        calibrated(seconds, |here, clock| Box::new(Builds(here, clock, each_s, HashSet::new())))
+    }
+
+    /// The same by whoever looks.
+    fn calibrated(
+        budget: Duration,
+        looker: impl for<'a> Fn(Here<'a>, Arc<dyn Clock>) -> Box<dyn Looker + 'a>,
+    ) -> Calibrated {
         let (cpu, gpu) = sim::open_spec(sim::spec("laptop").unwrap(), sim::Compute::None).unwrap();
         let clock = cpu.clock();
         let rig = Rig { devices: vec![gpu], cpu, absent: Vec::new() };
@@ -414,7 +423,7 @@ mod tests {
             residencies: vec![Residency::Always, Residency::Resident],
             cpu_variant: None,
             margin: 1.1,
-            budget: Duration::from_secs(2),
+            budget,
             range: None,
             allow_software: false,
             seed: 1,
@@ -424,9 +433,9 @@ mod tests {
             telemetry: crate::device::telemetry::Telemetry::cards,
         };
         let here = Here::new(&[&rig], None, &cfg.kernels);
-        let mut looker = Builds(here, clock, each_s, HashSet::new());
+        let mut looker = looker(here, clock);
         let how = How { study: true, ..How::default() };
-        run_with(&cfg, &rig, &mut looker, how, &mut Collect::default(), &Cancel::new()).unwrap()
+        run_with(&cfg, &rig, looker.as_mut(), how, &mut Collect::default(), &Cancel::new()).unwrap()
     }
 
     /// On a slow machine that had built nothing before, 78 of 344 keys were in no list, and two minutes found 13 crossings. Where all
@@ -462,6 +471,28 @@ mod tests {
         }
         assert!(at_once.built == 0 && !at_once.noted && some.began > few.began && few.began > 0);
         assert_eq!((none.listed, none.decided), (at_once.listed, 0), "the first one takes all of it");
+    }
+
+    /// Every third look is disturbed, or none.
+    struct Disturbs<'a>(Here<'a>, bool, usize);
+
+    impl Looker for Disturbs<'_> {
+        fn look(&mut self, order: &Order, process: usize, cancel: &Cancel) -> Result<Option<Timed>> {
+            self.2 += 1;
+            let disturbed = self.1 && self.2 % 3 == 0;
+            Ok(self.0.look(order, process, cancel)?.map(|t| Timed { disturbed, ..t }))
+        }
+    }
+
+    #[test]
+    fn what_disturbs_a_machine_is_told() {
+        let [quiet, shared] = [false, true].map(|disturbs| {
+            calibrated(Duration::from_millis(200), |here, _| Box::new(Disturbs(here, disturbs, 0))).profile
+        });
+        let said = |p: &Profile| p.notes.iter().filter(|n| n.contains("in 33 % of the looks")).count();
+        let share = |p: &Profile| p.host.as_ref().unwrap().disturbed;
+        assert_eq!((share(&quiet), said(&quiet)), (None, 0), "simulated time does not pass with ours");
+        assert!(share(&shared).is_some_and(|s| (s - 1.0 / 3.0).abs() < 0.002) && said(&shared) == 1, "{shared:?}");
     }
 
     /// First ones come first, none before its time, and those that take turns do so evenly.

@@ -493,6 +493,7 @@ impl<'s, 'a> Running<'s, 'a> {
             }
             Ok(Some(timed)) => {
                 self.out.looks += 1;
+                self.out.disturbed += usize::from(timed.disturbed);
                 self.begin += timed.once_s;
                 self.out.once_s += timed.once_s;
                 self.keep(which, &timed, cost);
@@ -564,16 +565,13 @@ mod tests {
             self.0.sleep(Duration::from_secs_f64(2.0 * rounds * call_s + self.2));
             let samples = vec![call_s; order.pairs];
             let (cpu, devices) = (samples.clone(), vec![samples]);
-            Ok(Some(Timed {
-                cpu,
-                devices,
-                calls: 2 * rounds as u64,
-                kernel: String::new(),
-                wrong: None,
-                made_s: 0.0,
-                once_s: self.2,
-            }))
+            Ok(Some(Timed { calls: 2 * rounds as u64, once_s: self.2, ..timed(cpu, devices) }))
         }
+    }
+
+    fn timed(cpu: Vec<f64>, devices: Vec<Vec<f64>>) -> Timed {
+        let (kernel, wrong) = (String::new(), None);
+        Timed { cpu, devices, calls: 6, kernel, wrong, made_s: 0.0, once_s: 0.0, disturbed: false }
     }
 
     /// `exp` with resident operands, with any sizes, processes and time.
@@ -644,7 +642,7 @@ mod tests {
             let n = case::parse(&order.case)?.dim("n") as f64;
             let (cpu, device) = (n * 1e-9, 4e-5 * (1.0 + 1e-3 * process as f64));
             let (cpu, devices) = (vec![cpu; order.pairs], vec![vec![device; order.pairs]]);
-            Ok(Some(Timed { cpu, devices, calls: 6, kernel: String::new(), wrong: None, made_s: 0.0, once_s: 0.0 }))
+            Ok(Some(timed(cpu, devices)))
         }
     }
 
@@ -684,7 +682,7 @@ mod tests {
             let case = case::parse(&order.case)?;
             let elements = (op::find(case.op)?.work)(&case) as f64;
             let (cpu, devices) = (vec![1e-9 * elements; order.pairs], vec![vec![1e-9 * self.0; order.pairs]]);
-            Ok(Some(Timed { cpu, devices, calls: 6, kernel: String::new(), wrong: None, made_s: 0.0, once_s: 0.0 }))
+            Ok(Some(timed(cpu, devices)))
         }
     }
 

@@ -372,7 +372,16 @@ mod tests {
             let wrong = ids.contains(&"wrong").then(|| "3 instead of 4".to_string());
             let devices = ids.iter().map(|id| vec![id.len() as f64; PAIRS]).collect();
             let cpu = vec![1.0; PAIRS];
-            Ok(Some(Timed { cpu, devices, calls: 1, kernel: String::new(), wrong, made_s: 0.0, once_s: 0.0 }))
+            Ok(Some(Timed {
+                cpu,
+                devices,
+                calls: 1,
+                kernel: String::new(),
+                wrong,
+                made_s: 0.0,
+                once_s: 0.0,
+                disturbed: false,
+            }))
         }
     }
 

@@ -335,6 +335,7 @@ mod tests {
                 wrong: None,
                 made_s: 0.0,
                 once_s: 0.0,
+                disturbed: false,
             }
         };
         (0..3).map(of).collect()
