@@ -479,7 +479,7 @@ mod tests {
     impl Looker for Disturbs<'_> {
         fn look(&mut self, order: &Order, process: usize, cancel: &Cancel) -> Result<Option<Timed>> {
             self.2 += 1;
-            let disturbed = self.1 && self.2 % 3 == 0;
+            let disturbed = self.1 && self.2.is_multiple_of(3);
             Ok(self.0.look(order, process, cancel)?.map(|t| Timed { disturbed, ..t }))
         }
     }
