@@ -22,7 +22,7 @@ const PASSES: usize = 4;
 /// Readings that say how fast a processor is that nothing disturbs.
 const RECENT: usize = 64;
 
-/// The share of them that are as fast: what is slow for good, as a card's host that lowers its clocks, is no disturbance.
+/// The share of them that are as fast: what is slow for good, as where clocks were lowered, is no disturbance.
 const FAST: f64 = 0.25;
 
 /// So many times as slow is disturbed. Readings of a processor that is left alone differ by a hundredth.

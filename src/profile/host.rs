@@ -26,7 +26,7 @@ pub struct Host {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub awake: bool,
     /// Share of the looks, 0 to 1, before or after which something else was found to slow the processor down
-    /// ([`crate::measure::calm`]); none where nobody looked.
+    /// ([`crate::measure::calm`]); none where nobody looked. Of the last calibration where it added to an earlier profile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disturbed: Option<f64>,
 }
