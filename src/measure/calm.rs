@@ -1,9 +1,9 @@
 //! Whether something else slows a processor down while a program measures on it.
 //!
 //! A search for the largest of some numbers, which no change of ours makes faster or slower, issues as many plain instructions as
-//! a core can. Where another program, or another virtual machine, runs on the same core's second thread, it takes up to twice as
-//! long, in episodes of some hundredths or tenths of a second, and so do kernels that are not vectorized; vectorized ones hardly
-//! do, nor would a loop of them tell (docs/measuring.md). Whoever times a call reads it before and after.
+//! a core can. On one virtual machine it took up to twice as long, in episodes of some hundredths or tenths of a second, and so did
+//! kernels that are not vectorized; a loop of vectorized arithmetic hardly did (docs/measuring.md): a neighbour on the core's second
+//! thread would do that, which nobody here can see. Whoever times a call reads it before and after.
 //!
 //! Not here: how fast a machine is, of two that were measured on ([`super::reference`]).
 

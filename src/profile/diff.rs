@@ -47,13 +47,13 @@ pub fn diff(a: &Profile, b: &Profile, tolerance: f64) -> Vec<ThresholdRecord> {
 const ALIKE: f64 = 0.1;
 
 /// What to say of two calibrations of which something else disturbed one far more often: calls on the CPU and those of devices are
-/// slowed down by different amounts, and so thresholds move (docs/measuring.md).
+/// slowed down by different amounts, and thresholds may move with that (docs/measuring.md).
 pub fn disturbed(a: &Profile, b: &Profile) -> Option<String> {
     let share = |p: &Profile| p.host.as_ref()?.disturbed;
     let (x, y) = (share(a)?, share(b)?);
     let (x, y, apart) = (100.0 * x, 100.0 * y, (x - y).abs() >= ALIKE);
     apart.then(|| {
-        format!("something else slowed the processor down in {x:.0} % of the first one's looks and {y:.0} % of the second's: thresholds differ by that, too")
+        format!("something else slowed the processor down in {x:.0} % of the first one's looks and {y:.0} % of the second's: thresholds may differ by that alone")
     })
 }
 
