@@ -143,7 +143,7 @@ fn placing_by_curves_costs_little_on_every_simulated_machine() {
     let near = mean(all.iter().filter_map(|r| policy(r, "auto").near));
     assert!(of("auto") < 0.01, "over all: {}", percent(of("auto")));
     assert!(near < 0.03, "near the crossings: {}", percent(near));
-    assert!(missed * 8 <= keys, "the goals are missed on {missed} of {keys} keys");
+    assert!(missed * 40 <= keys, "the goals are missed on {missed} of {keys} keys");
     for other in ["threshold", "always-cpu", "always-gpu", "default", "gpu-blob"] {
         assert!(of("auto") < of(other), "{other}: {}", percent(of(other)));
     }
