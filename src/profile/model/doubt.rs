@@ -101,4 +101,21 @@ mod tests {
         assert!(doubtful(&[(plain, false)], &candidates, 4).is_empty());
         assert!(doubtful(&[(samples[..5].to_vec(), false)], &candidates, 4).is_empty(), "too little to fit");
     }
+
+    /// The measured shapes tell where threads start to 3 %: the doubt is what lies between them, and not as far again beside.
+    #[test]
+    fn what_is_left_of_a_narrow_gap_is_in_doubt() {
+        let sides = [10, 14, 20, 28, 40, 50, 84, 85, 86, 88, 89, 90, 110, 160, 220, 320, 450, 640];
+        let sample = |call: Features| {
+            let alone = call.cost.read.max(call.cost.written) < 60_000;
+            let flops = call.cost.flops as f64;
+            let cpu_s = 1e-6 + flops * if alone { 16e-11 } else { 1e-11 };
+            Sample { call, process: 0, cpu_s, device_s: 2e-6 + flops * 5e-11 }
+        };
+        let samples: Vec<Sample> = sides.iter().map(|n| sample(call(*n, *n, *n))).collect();
+        let between: Vec<Features> = (40..200).map(|m| call(m, 87, 87)).collect();
+        let inside = |c: &Features| (59_168..61_952).contains(&c.cost.read.max(c.cost.written));
+        let chosen = doubtful(&[(samples, false)], &between, 4);
+        assert!(chosen.iter().any(|i| inside(&between[*i])), "{chosen:?}");
+    }
 }

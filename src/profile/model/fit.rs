@@ -211,6 +211,35 @@ mod tests {
         }
     }
 
+    /// Shapes that were asked for where threads may start lie within a few per cent of it and of each other. Of what is left open
+    /// between the last two, programs mostly mean the power of two.
+    #[test]
+    fn teams_are_found_among_many_shapes_that_lie_close() {
+        let bytes = [62_560, 62_688, 63_432, 63_960, 64_152, 64_600, 65_360, 65_688, 66_528];
+        let wide = (0..40).map(|i| (4096.0 * 1.2f64.powi(i)) as u64);
+        let row = |bytes: u64, depth: u64| {
+            let n = bytes / 4;
+            let mut dims = [0; MOST_DIMS];
+            dims[0] = n;
+            let cost = Cost { flops: n * depth, read: 4 * n, written: 2 * n };
+            Features { work: u128::from(n), cost, dims }
+        };
+        let calls = bytes.into_iter().chain(wide).enumerate().map(|(i, b)| row(b, 200 + 60 * (i as u64 % 5)));
+        let cpu = |c: &Features| {
+            let alone = c.cost.read < 65_536;
+            c.cost.flops as f64 * if alone { 1.6e-11 } else { 1e-12 } + if alone { 4e-7 } else { 6e-6 }
+        };
+        let of = |c: Features| Sample { call: c, process: 0, cpu_s: cpu(&c), device_s: 2e-5 };
+        let all: Vec<Sample> = calls.map(of).collect();
+        let curve = fit(&all, false).unwrap();
+        assert!(curve.cpu.teamed && curve.cpu.error < 0.05, "{:?}", curve.cpu);
+        assert_eq!(curve.cpu.wave, 65_536.0, "between 65,360 and 65,688");
+        for s in &all {
+            let ratio = curve.cpu.seconds(&Shape::of(&s.call)) / s.cpu_s;
+            assert!((0.85..1.15).contains(&ratio), "{:?}: {ratio}", s.call.cost);
+        }
+    }
+
     /// One process's device takes half as long again; the curve is that of the mean process.
     #[test]
     fn offsets_of_processes_are_taken_off() {

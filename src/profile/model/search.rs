@@ -18,8 +18,11 @@ const FLOOR: f64 = 0.003;
 /// Forms that are looked at closely.
 const TOP: usize = 3;
 
-/// Most places at which a team is tried.
+/// Places at which a team is tried at first, at most; then those beside the best of them.
 const SPLITS: usize = 24;
+
+/// Extents nearer to each other than this are one.
+const APART: f64 = 1.0005;
 
 /// Fewest shapes on either side of where something begins.
 const FEW: usize = 3;
@@ -91,8 +94,12 @@ impl Data<'_> {
         for found in self.best() {
             let score = self.scored(found.side.clone()).score.min(found.score);
             for by in [1.04, 1.0 / 1.04] {
-                // As far as the times allow.
+                // As far as the times allow; a team anywhere between the two shapes that tell.
                 let (mut side, mut last) = (found.side.clone(), None);
+                if side.teamed {
+                    side.wave = self.beside(&side, by > 1.0);
+                    last = Some(self.scored(side.clone()));
+                }
                 for _ in 0..if side.wave > 0.0 { 24 } else { 0 } {
                     side.wave *= by;
                     let moved = self.scored(side.clone());
@@ -131,10 +138,19 @@ impl Data<'_> {
                     self.try_on(found, |s| (s.wave, s.wave_most, s.teamed) = (wave, workers, false));
                 }
             }
-            for wave in some(self.splits(extent)).filter(|_| teams) {
+            let splits = if teams { self.splits(extent) } else { Vec::new() };
+            let every = splits.len().div_ceil(SPLITS).max(1);
+            for wave in splits.iter().copied().step_by(every) {
                 for workers in [4.0, 14.0, 48.0] {
                     let team = (wave, workers, workers / 1.5, 0.0, true);
                     self.try_on(found, |s| (s.wave, s.wave_most, s.fill_most, s.fill, s.teamed) = team);
+                }
+            }
+            // And those between it and the next ones that were tried.
+            if found.side.teamed {
+                let at = splits.partition_point(|wave| *wave < found.side.wave);
+                for wave in &splits[(at + 1).saturating_sub(every)..splits.len().min(at + every)] {
+                    self.try_on(found, |s| s.wave = *wave);
                 }
             }
         }
@@ -165,27 +181,28 @@ impl Data<'_> {
     fn splits(&self, extent: Extent) -> Vec<f64> {
         let mut all: Vec<f64> = self.shapes.iter().map(|s| s.extent(extent)).collect();
         all.sort_by(f64::total_cmp);
-        let apart = |w: &[f64]| (w[1] > w[0] * 1.02).then(|| (w[0] * w[1]).sqrt());
+        let apart = |w: &[f64]| (w[1] > w[0] * APART).then(|| (w[0] * w[1]).sqrt());
         all.windows(2).filter_map(apart).collect()
     }
 
-    /// A team begins in the middle of where it may begin as well.
+    /// Where a team begins at the latest, or at the earliest, if the same shapes have one.
+    fn beside(&self, side: &Side, latest: bool) -> f64 {
+        let all = self.shapes.iter().map(|s| s.extent(side.extent));
+        if latest {
+            let next = all.filter(|e| *e >= side.wave).fold(f64::INFINITY, f64::min);
+            if next.is_finite() { next } else { side.wave }
+        } else {
+            let last = all.filter(|e| *e < side.wave).fold(0.0, f64::max);
+            if last > 0.0 { last.next_up() } else { side.wave }
+        }
+    }
+
+    /// A team begins at the one power of two between the two shapes that tell, which is what programs have for limits, or else in
+    /// the middle.
     fn centre(&self, side: &mut Side) {
-        if !side.teamed {
-            return;
+        if side.teamed {
+            side.wave = round([false, true].map(|latest| self.beside(side, latest)));
         }
-        let most = self.error(side) * 1.0001;
-        let mut ends = [side.wave; 2];
-        for (end, by) in ends.iter_mut().zip([1.0 / 1.01, 1.01]) {
-            for _ in 0..100 {
-                let moved = Side { wave: *end * by, ..side.clone() };
-                if self.error(&moved) > most {
-                    break;
-                }
-                *end = moved.wave;
-            }
-        }
-        side.wave = (ends[0] * ends[1]).sqrt();
     }
 
     fn range(&self, of: impl Fn(&Shape) -> f64) -> (f64, f64) {
@@ -426,10 +443,10 @@ fn coefficient(side: &mut Side, term: usize) -> &mut f64 {
     }
 }
 
-/// At most [`SPLITS`] of them, evenly.
-fn some(all: Vec<f64>) -> impl Iterator<Item = f64> {
-    let every = all.len().div_ceil(SPLITS).max(1);
-    all.into_iter().step_by(every)
+/// The one power of two between two numbers, which is what programs have for limits; or else the middle.
+fn round([low, high]: [f64; 2]) -> f64 {
+    let power = high.log2().floor().exp2();
+    if low <= power && high < 2.0 * low { power } else { (low * high).sqrt() }
 }
 
 /// So many numbers from above one to another, a factor apart.

@@ -11,7 +11,7 @@ const OTHERS: [usize; 2] = [10, 24];
 
 /// Where the winner changes, so many times as many shapes more whose place is in doubt then, out of a pool of them. With several
 /// dimensions few of a pool have nearly the extent at which threads may start: out of 600, a third round asked for none there.
-const DOUBTFUL: [usize; 3] = [3, 8, 2400];
+const DOUBTFUL: [usize; 3] = [4, 8, 2400];
 
 /// First ones of the pool that are far from others: of more, the farthest would be more extreme ones.
 const FAR: usize = 600;
