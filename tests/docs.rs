@@ -186,6 +186,32 @@ fn named_files_exist() {
     assert_eq!(paths("see `src/none.rs`, `cargo test`, `src/*.rs` and `tests/run --x`"), ["src/none.rs", "tests/run"]);
 }
 
+/// Headings that stand more than once in a text, as after a part was pasted twice.
+fn headings_twice(text: &str) -> Vec<&str> {
+    let mut inside = false;
+    let (mut seen, mut twice) = (Vec::new(), Vec::new());
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            inside = !inside;
+        } else if !inside && line.starts_with('#') {
+            if seen.contains(&line) {
+                twice.push(line);
+            }
+            seen.push(line);
+        }
+    }
+    twice
+}
+
+#[test]
+fn no_heading_stands_twice() {
+    for document in documents() {
+        let text = std::fs::read_to_string(&document).unwrap();
+        assert_eq!(headings_twice(&text), [""; 0], "{}", document.display());
+    }
+    assert_eq!(headings_twice("# a\n## b\n```sh\n# a\n```\ntext\n## b\n"), ["## b"]);
+}
+
 /// Parts of pages that are made from the op table: page, name of the part, text.
 fn generated() -> [(&'static str, &'static str, String); 2] {
     use gpuctl::jobs::reference;
