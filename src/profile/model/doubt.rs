@@ -102,7 +102,7 @@ mod tests {
         assert!(doubtful(&[(samples[..5].to_vec(), false)], &candidates, 4).is_empty(), "too little to fit");
     }
 
-    /// The measured shapes tell where threads start to 3 %: the doubt is what lies between them, and not as far again beside.
+    /// The measured shapes tell to 3 % where threads start; what lies between them is in doubt.
     #[test]
     fn what_is_left_of_a_narrow_gap_is_in_doubt() {
         let sides = [10, 14, 20, 28, 40, 50, 84, 85, 86, 88, 89, 90, 110, 160, 220, 320, 450, 640];
