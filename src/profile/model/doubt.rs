@@ -79,17 +79,19 @@ mod tests {
         Features { work: u128::from(m * n * k), cost, dims }
     }
 
+    /// Threads start at 60,000 bytes; the device is as fast as one and a half of them.
+    fn sample(call: Features) -> Sample {
+        let alone = call.cost.read.max(call.cost.written) < 60_000;
+        let flops = call.cost.flops as f64;
+        let cpu_s = 1e-6 + flops * if alone { 16e-11 } else { 1e-11 };
+        Sample { call, process: 0, cpu_s, device_s: 2e-6 + flops * 5e-11 }
+    }
+
     /// Threads start at 60,000 bytes, which the measured shapes tell to a factor of three only; a device that is as fast as one
     /// and a half threads is in doubt just there, and nowhere else.
     #[test]
     fn shapes_are_asked_for_where_threads_may_start() {
         let sides = [10, 14, 20, 28, 40, 50, 110, 160, 220, 320, 450, 640];
-        let sample = |call: Features| {
-            let alone = call.cost.read.max(call.cost.written) < 60_000;
-            let flops = call.cost.flops as f64;
-            let cpu_s = 1e-6 + flops * if alone { 16e-11 } else { 1e-11 };
-            Sample { call, process: 0, cpu_s, device_s: 2e-6 + flops * 5e-11 }
-        };
         let samples: Vec<Sample> = sides.iter().map(|n| sample(call(*n, *n, *n))).collect();
         let candidates: Vec<Features> = (10..640).map(|n| call(n, n, n)).collect();
         let chosen = doubtful(&[(samples.clone(), false)], &candidates, 4);
@@ -106,12 +108,6 @@ mod tests {
     #[test]
     fn what_is_left_of_a_narrow_gap_is_in_doubt() {
         let sides = [10, 14, 20, 28, 40, 50, 84, 85, 86, 88, 89, 90, 110, 160, 220, 320, 450, 640];
-        let sample = |call: Features| {
-            let alone = call.cost.read.max(call.cost.written) < 60_000;
-            let flops = call.cost.flops as f64;
-            let cpu_s = 1e-6 + flops * if alone { 16e-11 } else { 1e-11 };
-            Sample { call, process: 0, cpu_s, device_s: 2e-6 + flops * 5e-11 }
-        };
         let samples: Vec<Sample> = sides.iter().map(|n| sample(call(*n, *n, *n))).collect();
         let between: Vec<Features> = (40..200).map(|m| call(m, 87, 87)).collect();
         let inside = |c: &Features| (59_168..61_952).contains(&c.cost.read.max(c.cost.written));
