@@ -299,7 +299,7 @@ fn a_machine_that_was_disturbed_more_often_is_told() {
     };
     let told = |a, b| diff::disturbed(&of(a), &of(b));
     let line = told(Some(0.03), Some(0.56)).unwrap();
-    assert!(line.contains("in 3 % of the first one's readings and 56 % of the second's"), "{line}");
+    assert!(line.contains("in 3 % of the first one's looks and 56 % of the second's"), "{line}");
     assert!(told(Some(0.56), Some(0.03)).is_some());
     for (a, b) in [(Some(0.03), Some(0.12)), (None, Some(0.56)), (Some(0.56), None), (None, None)] {
         assert_eq!(told(a, b), None);

@@ -57,10 +57,9 @@ pub(super) struct Timed {
     pub(super) made_s: f64,
     /// Seconds of what this process does once for a case: building its kernels, their first calls, and keeping what was built.
     pub(super) once_s: f64,
-    /// Share of the readings before and after it that found something else slowing the processor down: another such look finds
-    /// other times.
+    /// True if something else slowed the processor down before or after it: another such look finds other times.
     #[serde(default)]
-    pub(super) disturbed: f64,
+    pub(super) disturbed: bool,
 }
 
 /// Whoever times cases in processes 0, 1, ...
@@ -80,8 +79,7 @@ struct Station<'a> {
     ran: RefCell<HashSet<(String, String)>>,
     /// Seconds that kernels took in the look that is under way.
     built_s: Cell<f64>,
-    /// None where nothing was read so far: it has a thread.
-    calm: RefCell<Option<Calm>>,
+    calm: RefCell<Calm>,
 }
 
 /// A case with what it takes to run it.
@@ -235,7 +233,7 @@ impl<'a> Station<'a> {
         subjects.extend(devices.iter_mut().map(|d| d as &mut dyn Subject));
         let begins = self.begins(order, &ready);
         let mut first = begins;
-        let before = self.disturbed();
+        let mut disturbed = self.disturbed();
         let begin_rounds = clock.now();
         let series = loop {
             let series = sample(&mut subjects, &rule, cancel)?;
@@ -250,7 +248,7 @@ impl<'a> Station<'a> {
             }
         };
         let in_rounds = clock.now() - begin_rounds;
-        let disturbed = (before + self.disturbed()) / 2.0;
+        disturbed |= self.disturbed();
         let calls = series.iter().map(|s| s.calls).sum();
         let in_calls: f64 = series.iter().map(|s| s.calls as f64 * stats::median(&s.samples)).sum();
         let mut samples = series.into_iter().map(|s| s.samples);
@@ -272,9 +270,9 @@ impl<'a> Station<'a> {
         Ok(Some(Timed { cpu: on_cpu, devices, calls, kernel, wrong, made_s, once_s, disturbed }))
     }
 
-    /// The share of processors that something slows down now; none of a simulated machine, whose time does not pass with ours.
-    fn disturbed(&self) -> f64 {
-        if self.clock().is_virtual() { 0.0 } else { self.calm.borrow_mut().get_or_insert_default().disturbed() }
+    /// Whether something slows the processor down now; never on a simulated machine, whose time does not pass with ours.
+    fn disturbed(&self) -> bool {
+        !self.clock().is_virtual() && self.calm.borrow_mut().disturbed()
     }
 
     /// Whether the case runs in this process for the first time, on some device.

@@ -94,7 +94,7 @@ pub fn show(loaded: &Loaded) -> Vec<String> {
     if let Some(h) = &p.host {
         let awake = if h.awake { ", its processors kept awake" } else { "" };
         let disturbed =
-            h.disturbed.map_or_else(String::new, |s| format!(", disturbed in {:.0} % of the readings", 100.0 * s));
+            h.disturbed.map_or_else(String::new, |s| format!(", disturbed in {:.0} % of the looks", 100.0 * s));
         lines.push(format!("host: {}, {} CPUs, {}{awake}{disturbed}", h.side(), h.cpus, h.os));
     }
     lines.extend(p.devices.iter().map(|d| format!("device: {} = {} ({}, driver {})", d.id, d.name, d.uid, d.driver)));

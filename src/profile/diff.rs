@@ -43,7 +43,7 @@ pub fn diff(a: &Profile, b: &Profile, tolerance: f64) -> Vec<ThresholdRecord> {
     of_a.chain(of_b).filter_map(|(x, y)| compare((a, x), (b, y), tolerance)).collect()
 }
 
-/// Shares of disturbed readings that lie closer than this are the same.
+/// Shares of disturbed looks that lie closer than this are the same.
 const ALIKE: f64 = 0.1;
 
 /// What to say of two calibrations of which something else disturbed one far more often: calls on the CPU and those of devices are
@@ -53,7 +53,7 @@ pub fn disturbed(a: &Profile, b: &Profile) -> Option<String> {
     let (x, y) = (share(a)?, share(b)?);
     let (x, y, apart) = (100.0 * x, 100.0 * y, (x - y).abs() >= ALIKE);
     apart.then(|| {
-        format!("something else slowed processors down in {x:.0} % of the first one's readings and {y:.0} % of the second's: thresholds may differ by that alone")
+        format!("something else slowed the processor down in {x:.0} % of the first one's looks and {y:.0} % of the second's: thresholds may differ by that alone")
     })
 }
 

@@ -25,8 +25,8 @@ pub struct Host {
     /// Whether its processors were kept from falling idle while they were timed ([`crate::measure::Awake`]).
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub awake: bool,
-    /// Share, 0 to 1, of the readings of its processors that found something else slowing them down, before and after each look
-    /// ([`crate::measure::calm`]); none where nobody read them. Of the last calibration where it added to an earlier profile.
+    /// Share of the looks, 0 to 1, before or after which something else was found to slow the processor down
+    /// ([`crate::measure::calm`]); none where nobody looked. Of the last calibration where it added to an earlier profile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disturbed: Option<f64>,
 }

@@ -85,7 +85,7 @@ pub fn merge(a: &Profile, b: &Profile) -> Result<(Profile, Vec<String>)> {
         }
     }
     if !kept.is_empty() && a.host.as_ref().map(|h| h.disturbed) != b.host.as_ref().map(|h| h.disturbed) {
-        // It was told of one's readings only.
+        // It was told of one's looks only.
         merged.host.iter_mut().for_each(|h| h.disturbed = None);
     }
     if kept.is_empty() {

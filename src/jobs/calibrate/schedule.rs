@@ -473,13 +473,13 @@ mod tests {
         assert_eq!((none.listed, none.decided), (at_once.listed, 0), "the first one takes all of it");
     }
 
-    /// Every third look is disturbed on one of two processors, or none.
+    /// Every third look is disturbed, or none.
     struct Disturbs<'a>(Here<'a>, bool, usize);
 
     impl Looker for Disturbs<'_> {
         fn look(&mut self, order: &Order, process: usize, cancel: &Cancel) -> Result<Option<Timed>> {
             self.2 += 1;
-            let disturbed = if self.1 && self.2.is_multiple_of(3) { 0.5 } else { 0.0 };
+            let disturbed = self.1 && self.2.is_multiple_of(3);
             Ok(self.0.look(order, process, cancel)?.map(|t| Timed { disturbed, ..t }))
         }
     }
@@ -489,10 +489,10 @@ mod tests {
         let [quiet, shared] = [false, true].map(|disturbs| {
             calibrated(Duration::from_millis(200), |here, _| Box::new(Disturbs(here, disturbs, 0))).profile
         });
-        let said = |p: &Profile| p.notes.iter().filter(|n| n.contains("in 17 % of the readings")).count();
+        let said = |p: &Profile| p.notes.iter().filter(|n| n.contains("in 33 % of the looks")).count();
         let share = |p: &Profile| p.host.as_ref().unwrap().disturbed;
         assert_eq!((share(&quiet), said(&quiet)), (None, 0), "simulated time does not pass with ours");
-        assert!(share(&shared).is_some_and(|s| (s - 1.0 / 6.0).abs() < 0.002) && said(&shared) == 1, "{shared:?}");
+        assert!(share(&shared).is_some_and(|s| (s - 1.0 / 3.0).abs() < 0.002) && said(&shared) == 1, "{shared:?}");
     }
 
     /// First ones come first, none before its time, and those that take turns do so evenly.

@@ -493,7 +493,7 @@ impl<'s, 'a> Running<'s, 'a> {
             }
             Ok(Some(timed)) => {
                 self.out.looks += 1;
-                self.out.disturbed += timed.disturbed;
+                self.out.disturbed += usize::from(timed.disturbed);
                 self.begin += timed.once_s;
                 self.out.once_s += timed.once_s;
                 self.keep(which, &timed, cost);
@@ -571,7 +571,7 @@ mod tests {
 
     fn timed(cpu: Vec<f64>, devices: Vec<Vec<f64>>) -> Timed {
         let (kernel, wrong) = (String::new(), None);
-        Timed { cpu, devices, calls: 6, kernel, wrong, made_s: 0.0, once_s: 0.0, disturbed: 0.0 }
+        Timed { cpu, devices, calls: 6, kernel, wrong, made_s: 0.0, once_s: 0.0, disturbed: false }
     }
 
     /// `exp` with resident operands, with any sizes, processes and time.

@@ -380,7 +380,7 @@ mod tests {
                 wrong,
                 made_s: 0.0,
                 once_s: 0.0,
-                disturbed: 0.0,
+                disturbed: false,
             }))
         }
     }

@@ -335,7 +335,7 @@ mod tests {
                 wrong: None,
                 made_s: 0.0,
                 once_s: 0.0,
-                disturbed: 0.0,
+                disturbed: false,
             }
         };
         (0..3).map(of).collect()

@@ -23,8 +23,8 @@ pub(crate) struct Swept {
     pub(crate) calls: [u64; 2],
     /// Looks so far.
     pub(crate) looks: usize,
-    /// The sum of their shares of readings that something else on the machine disturbed.
-    pub(crate) disturbed: f64,
+    /// Those of them that something else on the machine disturbed.
+    pub(crate) disturbed: usize,
     /// Seconds of what is done once for a case, which no share is charged with ([`Timed::once_s`](crate::jobs::look::Timed)).
     pub(crate) once_s: f64,
     /// Seconds that went into narrower intervals, as they are counted.
