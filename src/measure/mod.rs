@@ -5,6 +5,7 @@
 
 mod awake;
 pub mod calm;
+pub mod common;
 pub mod compare;
 pub mod crossing;
 mod cubic;

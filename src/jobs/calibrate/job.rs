@@ -22,7 +22,7 @@ use super::disturbed::Disturbed;
 use super::machine::utc;
 use super::slowed::Slowed;
 use super::smoke::{self, Trust};
-use super::sweep::{Depth, SPENT, Sweep, Swept};
+use super::sweep::{Depth, SPENT, Shared, Sweep, Swept};
 use super::{CalibrateConfig, Calibrated, Wanted, earlier};
 
 const INTERRUPTED: &str = "interrupted before this key was known";
@@ -111,6 +111,8 @@ pub(super) struct Job<'a> {
     pub(super) without_curve: usize,
     calls: [u64; 2],
     disturbed: Disturbed,
+    /// What looks are off by in common.
+    common: Shared,
     /// Seconds so far of what is done once: checks, and kernels that are built and called for the first time.
     pub(super) once_s: f64,
     /// Devices that compute nothing take part, and only they.
@@ -171,6 +173,7 @@ impl<'a> Job<'a> {
             without_curve: 0,
             calls: [0; 2],
             disturbed: Disturbed::default(),
+            common: Shared::default(),
             once_s: 0.0,
             study,
             checked: None,
@@ -374,6 +377,7 @@ impl<'a> Job<'a> {
 
     fn sweep<'s>(&'s self, g: &'s Group<'_>, budget_s: f64, cancel: &'s Cancel) -> Sweep<'s> {
         Sweep {
+            number: g.number,
             op: g.op,
             dtype: g.dtype,
             family: g.family,
@@ -384,6 +388,7 @@ impl<'a> Job<'a> {
             budget_s,
             clock: self.rig.cpu.clock(),
             seed: self.cfg.seed,
+            common: &self.common,
             cancel,
         }
     }

@@ -6,6 +6,7 @@ mod elsewhere;
 mod swept;
 mod visits;
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -13,6 +14,7 @@ use crate::base::record::CalibratePoint;
 use crate::base::sink::Cancel;
 use crate::base::{Attrs, Case, Class, Clock, Code, Cost, DType, Error, Fill, Result, stats, units};
 use crate::jobs::look::{LEAST, Looker, Order, Timed};
+use crate::measure::common::{Common, Whose};
 use crate::measure::crossing::{self, Look, Outcome, Plan, Step};
 use crate::measure::{Residency, processes, stop};
 use crate::op::{Family, OpDesc};
@@ -21,7 +23,7 @@ use crate::profile::model::Sample;
 use super::shapes::size_of;
 use elsewhere::Elsewhere;
 pub(super) use swept::Swept;
-use visits::{Pair, Series, Visited, looks};
+use visits::{Pair, Series, Visited, alone, looks};
 
 /// Most pairs of a look that is for an interval; one that is for a verdict has the fewest.
 const PAIRS: usize = 9;
@@ -69,8 +71,13 @@ pub(super) enum Depth {
     Full(usize),
 }
 
+/// What looks at all groups are off by in common.
+pub(super) type Shared = RefCell<Common>;
+
 /// What is swept.
 pub(super) struct Sweep<'a> {
+    /// Number of the group.
+    pub(super) number: usize,
     pub(super) op: &'static OpDesc,
     pub(super) dtype: DType,
     pub(super) family: &'a Family,
@@ -85,6 +92,7 @@ pub(super) struct Sweep<'a> {
     /// Seconds on this clock for everything here but what is done once.
     pub(super) budget_s: f64,
     pub(super) seed: u64,
+    pub(super) common: &'a Shared,
     pub(super) cancel: &'a Cancel,
 }
 
@@ -397,10 +405,28 @@ impl<'s, 'a> Running<'s, 'a> {
             let plan = Plan { grid: plan.grid[..sizes].to_vec(), ..plan.clone() };
             let within: Vec<Look> = looks.iter().filter(|l| plan.grid.last() >= Some(&l.size)).cloned().collect();
             if let Some(outcome) = crossing::so_far(&within, &plan, &|param| self.sweep.snap(param)) {
+                let outcome = self.alone(outcome, &plan, which);
                 return Ok((self.sweep.sized(outcome, &self.out.state.series[which])?, sizes));
             }
         }
         Ok((Outcome::Inconclusive(SPENT), 0))
+    }
+
+    /// A crossing where it is without what looks at other keys have in common with those of this residency, but within its interval.
+    /// That stays: whatever all keys' looks are off by on average, all of them are off by, and their scatter without it does not tell.
+    fn alone(&self, outcome: Outcome, plan: &Plan, which: usize) -> Outcome {
+        let common = self.sweep.common.borrow();
+        let Outcome::Crossing { size, ci, stake, without } = outcome else { return outcome };
+        if !common.is_known() {
+            return outcome;
+        }
+        let mut looks = alone(&self.out.state.series[which], &plan.grid, &common);
+        looks.retain(|l| plan.grid.last() >= Some(&l.size));
+        let size = match crossing::so_far(&looks, plan, &|param| self.sweep.snap(param)) {
+            Some(Outcome::Crossing { size, .. }) => size.clamp(ci[0], ci[1]),
+            _ => size,
+        };
+        Outcome::Crossing { size, ci, stake, without }
     }
 
     /// What the residencies that are not known yet ask for; or they are known now.
@@ -414,15 +440,17 @@ impl<'s, 'a> Running<'s, 'a> {
         let mut wanted: BTreeMap<Visit, Vec<usize>> = BTreeMap::new();
         for (which, known) in known.iter_mut().enumerate() {
             let series = &self.out.state.series[which];
+            // As they are: what is taken off changes with each look, and so would what is asked for.
             let looks = looks(series);
             match crossing::next(&looks, plan, &|param| sweep.snap(param)) {
                 Step::Done(outcome) => {
+                    let outcome = self.alone(outcome, plan, which);
                     self.out.undecided |= depth == Depth::First && plan.wants_more(&outcome);
                     *known = Some((sweep.sized(outcome, series)?, plan.grid.len()));
                 }
                 Step::Measure { sizes, processes, visits } => {
                     for (size, process) in sizes.iter().flat_map(|size| (0..processes).map(|p| (*size, p))) {
-                        let had = series.get(&size).and_then(|all| all.get(process)).map_or(0, |v| v.logs.len());
+                        let had = series.get(&size).and_then(|all| all.get(process)).map_or(0, Visited::visits);
                         for visit in had..visits {
                             wanted.entry((visit, process, size)).or_default().push(which);
                         }
@@ -439,15 +467,20 @@ impl<'s, 'a> Running<'s, 'a> {
             Ok(case) => case,
             Err(e) => return Ok(Looked::LeftOut { why: e.to_string(), time: false }),
         };
+        let (clock, begin) = (&self.sweep.clock, self.sweep.clock.now());
         let looked = self.look(&case, which, process)?;
         if let Looked::Timed(timed) = &looked {
+            let at = (begin + clock.now()) / 2.0;
+            let common = &mut self.sweep.common.borrow_mut();
             self.out.calls[0] += timed.calls;
             for (i, device) in which.iter().zip(&timed.devices) {
                 let processes = self.out.state.series[*i].entry(param).or_default();
                 if processes.len() <= process {
                     processes.resize_with(process + 1, Visited::default);
                 }
-                processes[process].add(&timed.cpu, device);
+                let residency = (*i, self.sweep.residencies[*i] != Residency::Resident);
+                let whose = Whose { group: self.sweep.number, residency, process, size: param };
+                processes[process].add((at, whose), &timed.cpu, device, common);
             }
         }
         Ok(looked)
@@ -540,6 +573,7 @@ mod tests {
 
     use super::*;
     use crate::base::VirtualClock;
+    use crate::base::rng::Philox;
     use crate::measure::crossing::{OPEN_ABOVE, OPEN_BELOW};
     use crate::op::{self, case};
 
@@ -578,6 +612,7 @@ mod tests {
     fn exp_sweep<'a>(clock: &Arc<VirtualClock>, cancel: &'a Cancel) -> Sweep<'a> {
         let op = op::find("exp").unwrap();
         Sweep {
+            number: 0,
             op,
             dtype: DType::F32,
             family: &op.families[0],
@@ -588,6 +623,7 @@ mod tests {
             clock: Arc::clone(clock) as Arc<dyn Clock>,
             budget_s: 100.0,
             seed: 1,
+            common: Box::leak(Box::default()),
             cancel,
         }
     }
@@ -674,6 +710,75 @@ mod tests {
         assert!(early.stopped() && early.is_void(), "{:?}", early.outcomes);
     }
 
+    /// A device that takes longer and less for some hundredths of a second, whatever it is asked for: by so much.
+    struct Wandering {
+        by: f64,
+        clock: Arc<VirtualClock>,
+        rng: Philox,
+        looks: u64,
+        state: f64,
+    }
+
+    impl Looker for Wandering {
+        fn look(&mut self, order: &Order, _: usize, _: &Cancel) -> Result<Option<Timed>> {
+            self.clock.sleep(Duration::from_millis(5));
+            self.looks += 1;
+            self.state = 0.9 * self.state + (1.0_f64 - 0.81).sqrt() * self.rng.normal(1, self.looks);
+            let n = case::parse(&order.case)?.dim("n") as f64;
+            let device = 4e-5 * (self.by * self.state + 0.05 * self.rng.normal(2, self.looks)).exp();
+            Ok(Some(timed(vec![n * 1e-9; order.pairs], vec![vec![device; order.pairs]])))
+        }
+    }
+
+    #[test]
+    fn what_a_device_does_to_all_keys_is_not_taken_for_theirs() {
+        // Squares of what crossings are off by, and of what they differ by, where keys know of each other and where each is alone.
+        let off = |seed: u64, by: f64, known: bool| -> [f64; 2] {
+            let (clock, cancel) = (Arc::new(VirtualClock::new()), Cancel::new());
+            let rng = Philox::new(seed);
+            let mut looker = Wandering { by, clock: Arc::clone(&clock), rng, looks: 0, state: 0.0 };
+            let all: Vec<Shared> = (0..12).map(|_| Shared::default()).collect();
+            let sweep = |number: usize| Sweep {
+                number,
+                common: &all[if known { 0 } else { number }],
+                range: (1024, 1 << 20),
+                processes: 11,
+                ..exp_sweep(&clock, &cancel)
+            };
+            let mut swept: Vec<(Sweep<'_>, Swept)> = (0..12).map(|i| (sweep(i), Swept::default())).collect();
+            for (sweep, swept) in &mut swept {
+                sweep.begin(&mut looker, swept).unwrap();
+            }
+            // In no fixed order: what keys that take even turns are off by, their neighbours are off by as well.
+            let rng = Philox::new(seed);
+            for (depth, turns) in [(Depth::First, 1000), (Depth::Full(11), 3000)] {
+                swept.iter_mut().for_each(|(_, swept)| swept.waits = true);
+                for i in 0..turns {
+                    let (sweep, swept) = &mut swept[rng.u64(turns, i) as usize % 12];
+                    if swept.waits {
+                        sweep.turn(&mut looker, swept, depth).unwrap();
+                    }
+                }
+            }
+            let off = |swept: &Swept| match swept.outcomes[0].0 {
+                Outcome::Crossing { size, .. } => (size as f64 / 4e4).ln(),
+                ref other => panic!("{other:?}"),
+            };
+            let off: Vec<f64> = swept.iter().map(|(_, swept)| off(swept)).collect();
+            let mean = off.iter().sum::<f64>() / off.len() as f64;
+            [0.0, mean].map(|from| off.iter().map(|off| (off - from).powi(2)).sum())
+        };
+        let all = |by: f64| {
+            let sum =
+                |known: bool| (0..6).map(|seed| off(seed, by, known)).fold([0.0; 2], |a, b| [a[0] + b[0], a[1] + b[1]]);
+            [sum(true), sum(false)]
+        };
+        let [known, alone] = all(0.2);
+        assert!(known[0] < 0.9 * alone[0] && known[1] < 0.7 * alone[1], "{known:?} {alone:?}");
+        let [known, alone] = all(0.0);
+        assert_eq!(known, alone, "nothing in common");
+    }
+
     /// A device that takes what the CPU takes for so many input elements, whatever it computes.
     struct Even(f64);
 
@@ -695,7 +800,7 @@ mod tests {
             assert!(sweep.size(size).unwrap().abs_diff(size) >= 40, "no image of the sweep");
             let (mut swept, mut looker) = (Swept::default(), Even(size as f64));
             sweep.begin(&mut looker, &mut swept).unwrap();
-            for depth in [Depth::First, Depth::Full(5)] {
+            for depth in [Depth::First, Depth::Full(11)] {
                 swept.waits = true;
                 while swept.waits {
                     sweep.turn(&mut looker, &mut swept, depth).unwrap();
