@@ -800,7 +800,7 @@ mod tests {
             assert!(sweep.size(size).unwrap().abs_diff(size) >= 40, "no image of the sweep");
             let (mut swept, mut looker) = (Swept::default(), Even(size as f64));
             sweep.begin(&mut looker, &mut swept).unwrap();
-            for depth in [Depth::First, Depth::Full(11)] {
+            for depth in [Depth::First, Depth::Full(5)] {
                 swept.waits = true;
                 while swept.waits {
                     sweep.turn(&mut looker, &mut swept, depth).unwrap();
