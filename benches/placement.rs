@@ -1,6 +1,7 @@
 //! What placing a call costs: `cargo bench --bench placement`.
 //!
-//! First the choice alone: 10,000 keys of the op table in random order, a thousand a batch. Then one op on the CPU, four ways
+//! First the choice alone: 10,000 keys of the op table in random order, a thousand a batch, and once more of those batches
+//! only that nothing else slowed the processor down for, by a reading before and after each. Then one op on the CPU, four ways
 //! in turns: the kernel called directly, the same once more (what differs there is noise), through a route that was made once,
 //! and by name with fresh results. Last, a route after other work has taken all caches.
 
@@ -17,6 +18,7 @@ use gpuctl::base::{Attrs, Clock, Cost, DType, Env, Features, Fill, HostTensor, R
 use gpuctl::engine::{Engine, Route};
 use gpuctl::kernel::cpu::Call as NativeCall;
 use gpuctl::kernel::{self, Body, CpuCtx, Isa, NativeArgs, NativeFn};
+use gpuctl::measure::calm::Calm;
 use gpuctl::measure::{StopRule, Subject, sample};
 use gpuctl::op::{self, OpDesc, Unit};
 use gpuctl::profile::model::{Curve, Side};
@@ -127,6 +129,7 @@ fn choosing(rule: Rule, sizes: Sizes) -> Result<()> {
     let mut asked = p.entries.iter().enumerate().map(asked).collect::<Result<Vec<Asked>>>()?;
     let (mut batches, mut gpu) = (Vec::new(), 0u64);
     let mut calls = Vec::with_capacity(1000);
+    let (calm, mut readings) = (Calm::default(), Vec::new());
     // Many, or what the machine does once in a while would be one batch in a hundred.
     for round in 0..400 {
         for i in (1..asked.len()).rev() {
@@ -136,32 +139,43 @@ fn choosing(rule: Rule, sizes: Sizes) -> Result<()> {
             // A program has made its call just before it asks: ten thousand of them, made long ago, would be fetched from
             // memory, and that is no part of a choice.
             calls.clear();
+            let before = calm.seconds();
             calls.extend(batch.iter().map(Asked::call));
             let begin = Instant::now();
             for c in &calls {
                 gpu += u64::from(chooser.choose(Policy::Automatic, c).place == Place::Gpu);
             }
+            let ns = begin.elapsed().as_secs_f64() * 1e9 / 1000.0;
+            let slower = before.max(calm.seconds());
             // The first round warms up.
             if round > 0 {
-                batches.push(begin.elapsed().as_secs_f64() * 1e9 / 1000.0);
+                batches.push(ns);
+                readings.push(slower);
             }
         }
     }
-    let sorted = stats::sorted(&batches);
-    let mean = batches.iter().sum::<f64>() / batches.len() as f64;
     println!(
         "choose() by {}, {sizes:?} sizes: {} keys, {} batches of 1,000, {gpu} for the device",
         rule.name(),
         asked.len(),
         batches.len()
     );
-    println!(
-        "mean {mean:.1} ns, least {:.1} ns, median {:.1} ns, p99 of batches {:.1} ns\n",
-        stats::quantile(&sorted, 0.0),
-        stats::quantile(&sorted, 0.5),
-        stats::quantile(&sorted, 0.99)
-    );
+    let least = DISTURBED * stats::quantile(&stats::sorted(&readings), 0.01);
+    let alone: Vec<f64> = batches.iter().zip(&readings).filter(|(_, r)| **r <= least).map(|(ns, _)| *ns).collect();
+    println!("{}", spread(&batches));
+    println!("left alone {:.0} %: {}\n", 100.0 * alone.len() as f64 / batches.len() as f64, spread(&alone));
     Ok(())
+}
+
+/// So many times as slow as the fastest hundredth is disturbed; readings of a processor that is left alone differ by a hundredth.
+const DISTURBED: f64 = 1.1;
+
+/// Of ns.
+fn spread(batches: &[f64]) -> String {
+    let sorted = stats::sorted(batches);
+    let [least, median, p99] = [0.0, 0.5, 0.99].map(|q| stats::quantile(&sorted, q));
+    let mean = batches.iter().sum::<f64>() / batches.len().max(1) as f64;
+    format!("mean {mean:.1} ns, least {least:.1} ns, median {median:.1} ns, p99 of batches {p99:.1} ns")
 }
 
 /// Something called many times on the real clock.
