@@ -18,7 +18,7 @@ use gpuctl::base::{Attrs, Clock, Cost, DType, Env, Features, Fill, HostTensor, R
 use gpuctl::engine::{Engine, Route};
 use gpuctl::kernel::cpu::Call as NativeCall;
 use gpuctl::kernel::{self, Body, CpuCtx, Isa, NativeArgs, NativeFn};
-use gpuctl::measure::calm::Calm;
+use gpuctl::measure::calm::{Calm, DISTURBED};
 use gpuctl::measure::{StopRule, Subject, sample};
 use gpuctl::op::{self, OpDesc, Unit};
 use gpuctl::profile::model::{Curve, Side};
@@ -160,17 +160,15 @@ fn choosing(rule: Rule, sizes: Sizes) -> Result<()> {
         asked.len(),
         batches.len()
     );
-    let least = DISTURBED * stats::quantile(&stats::sorted(&readings), 0.01);
-    let alone: Vec<f64> = batches.iter().zip(&readings).filter(|(_, r)| **r <= least).map(|(ns, _)| *ns).collect();
+    // Against the fastest hundredth of all: an episode may be longer than what a `Calm` remembers.
+    let most = DISTURBED * stats::quantile(&stats::sorted(&readings), 0.01);
+    let alone: Vec<f64> = batches.iter().zip(&readings).filter(|(_, r)| **r <= most).map(|(ns, _)| *ns).collect();
     println!("{}", spread(&batches));
     println!("left alone {:.0} %: {}\n", 100.0 * alone.len() as f64 / batches.len() as f64, spread(&alone));
     Ok(())
 }
 
-/// So many times as slow as the fastest hundredth is disturbed; readings of a processor that is left alone differ by a hundredth.
-const DISTURBED: f64 = 1.1;
-
-/// Of ns.
+/// What batches took, in ns a call.
 fn spread(batches: &[f64]) -> String {
     let sorted = stats::sorted(batches);
     let [least, median, p99] = [0.0, 0.5, 0.99].map(|q| stats::quantile(&sorted, q));

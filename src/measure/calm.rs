@@ -26,7 +26,7 @@ const RECENT: usize = 64;
 const FAST: f64 = 0.25;
 
 /// So many times as slow is disturbed. Readings of a processor that is left alone differ by a hundredth.
-const DISTURBED: f64 = 1.1;
+pub const DISTURBED: f64 = 1.1;
 
 /// A processor's readings.
 #[derive(Clone, Debug)]
