@@ -167,6 +167,16 @@ fn calibrated() -> Profile {
         d2h_latency_s: 1.5e-5,
         d2h_bytes_per_s: 9e9,
     });
+    p.states.push(profile::State {
+        device: "pci:1".into(),
+        residency: "always".into(),
+        threads: 3,
+        looks: 2000,
+        cpu_s: 1e-5,
+        device_s: 5e-5,
+        stated_cpu_s: 1.1e-5,
+        stated_device_s: 4e-5,
+    });
     p.entries = vec![entry("add", "elements", 110_000), entry("gemm", "dim", 330)];
     p.entries.push(Entry { verdict: Verdict::Never, threshold: None, crossing: None, ..entry("relu", "elements", 1) });
     p.entries[2].ci = None;
@@ -278,6 +288,9 @@ fn hostile_values_are_typed_errors() {
         ("schema = 2", "schema = 0", Code::ProfileSchema, "layout 0"),
         ("schema = 2", "schema = \"2\"", Code::ProfileSchema, "no schema"),
         ("margin = 1.1", "margin = nan", Code::ProfileParse, "margin"),
+        ("stated_cpu_s = 0.000011", "stated_cpu_s = 0.0", Code::ProfileParse, "state of 'pci:1', always"),
+        ("device_s = 0.00005\n", "device_s = inf\n", Code::ProfileParse, "state of 'pci:1', always"),
+        ("threads = 3", "threads = 0", Code::ProfileParse, "0 threads"),
         ("disturbed = 0.25", "disturbed = nan", Code::ProfileParse, "host.disturbed"),
         ("disturbed = 0.25", "disturbed = 1.5", Code::ProfileParse, "host.disturbed"),
         ("margin = 1.1", "margin = -1.0", Code::ProfileParse, "margin"),

@@ -37,6 +37,7 @@ fn config(op: &str) -> CalibrateConfig {
         processes: CalibrateConfig::PROCESSES,
         earlier: None,
         kernels: gpuctl::engine::KernelCache::off(),
+        states: Vec::new(),
         telemetry: gpuctl::device::telemetry::Telemetry::cards,
     }
 }

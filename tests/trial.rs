@@ -230,6 +230,7 @@ fn calibrate_tells_what_it_found_wrong() {
         processes: 3,
         earlier: None,
         kernels: gpuctl::engine::KernelCache::off(),
+        states: Vec::new(),
         telemetry: gpuctl::device::telemetry::Telemetry::cards,
     };
     for wrong in [false, true] {

@@ -33,6 +33,7 @@ fn config(budget_s: f64) -> CalibrateConfig {
         processes: 5,
         earlier: None,
         kernels: gpuctl::engine::KernelCache::off(),
+        states: Vec::new(),
         telemetry: gpuctl::device::telemetry::Telemetry::cards,
     }
 }

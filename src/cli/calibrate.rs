@@ -15,6 +15,7 @@ use crate::jobs::calibrate::{self, regret};
 use crate::jobs::workers::Start;
 use crate::jobs::workload::{self, Judged};
 use crate::measure::Residency;
+use crate::profile::State;
 use crate::{op, profile, report};
 
 use super::args;
@@ -49,6 +50,7 @@ fn config(a: &args::Calibrate, env: &Env) -> Result<calibrate::CalibrateConfig> 
         allow_software: a.allow_software,
         seed: 1,
         processes: if a.processes == 1 { calibrate::CalibrateConfig::PROCESSES } else { a.processes },
+        states: Vec::new(),
         earlier: a.merge.as_deref().map(profile::load).transpose()?.map(|loaded| loaded.profile),
         kernels: KernelCache::of(env),
         telemetry: Telemetry::cards,
@@ -163,7 +165,7 @@ impl Ctx<'_> {
         let mut sink = CliSink::new(a.common.quiet, false, Box::new(|_| None)).once();
         let (mut parts, mut unjudged) = (Vec::new(), None);
         let mut judged = Vec::new();
-        let mut refused = Vec::new();
+        let (mut refused, mut unkept) = (Vec::new(), Vec::new());
         let (mut infos, mut absent) = (Vec::new(), Vec::new());
         let mut awake = None;
         for threads in counts(a) {
@@ -189,6 +191,12 @@ impl Ctx<'_> {
                 1 => None,
                 _ => Some(self.calibrate_workers(a, threads)?),
             };
+            let all: Vec<_> = rig.devices.iter().map(|d| d.info().clone()).collect();
+            let remembered = self.remembered(rig.cpu.info(), &all, awake.is_some());
+            // A file that is checked says itself what its thresholds are stated for.
+            let mut states = made.as_ref().map_or_else(Vec::new, |made| made.states.clone());
+            State::join(&mut states, &remembered.states);
+            let cfg = calibrate::CalibrateConfig { states, ..cfg.clone() };
             let mut part = match (&workload, &start) {
                 (Some(workload), _) => {
                     let answer = self.judge((a, threads), (&cfg, workload), &rig, &mut sink, &cancel)?;
@@ -207,6 +215,9 @@ impl Ctx<'_> {
                     _ => {}
                 }
             }
+            if !part.interrupted {
+                unkept.extend(remembered.keep(&part.profile));
+            }
             part.profile.host.iter_mut().for_each(|h| h.awake = awake.is_some());
             part.profile.notes.extend(unfit.iter().map(|(line, _)| line.clone()));
             parts.push(part);
@@ -216,7 +227,7 @@ impl Ctx<'_> {
             refused = unfit;
         }
         let done = calibrate::joined(parts)?;
-        let unkept = self.keep_wrong(&infos, &done.wrong);
+        unkept.extend(self.keep_wrong(&infos, &done.wrong));
         let toml = done.profile.to_toml()?;
         // What is written must be readable: a profile that its own reader refuses is never handed out.
         crate::profile::Profile::from_toml(&toml)?;
@@ -228,9 +239,10 @@ impl Ctx<'_> {
         };
         let regret: Vec<RegretRecord> = records.iter().filter_map(judged_keys).collect();
         let drift = made.as_ref().map(|made| check::drift(made, &done.profile));
-        made.iter()
-            .filter_map(|made| profile::diff::disturbed(made, &done.profile))
-            .for_each(|line| output::talk(&line));
+        if let Some(made) = &made {
+            let remarks = profile::diff::disturbed(made, &done.profile).into_iter();
+            remarks.chain(profile::diff::states(made, &done.profile)).for_each(|line| output::talk(&line));
+        }
         match (a.output.as_deref(), a.common.json.as_deref(), &drift) {
             (Some(path), ..) => output::file(path, &toml)?,
             (None, Some("-"), _) => {}

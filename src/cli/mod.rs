@@ -22,6 +22,7 @@ mod run;
 mod sizes;
 mod soak;
 mod soak_args;
+mod states;
 mod trace;
 mod trial;
 mod verify;

@@ -104,7 +104,8 @@ impl Ctx<'_> {
                 "in one of them processors were kept awake, in the other they could fall idle: short calls differ by that",
             );
         }
-        diff::disturbed(&old.profile, &new.profile).iter().for_each(|line| output::talk(line));
+        let remarks = diff::disturbed(&old.profile, &new.profile).into_iter();
+        remarks.chain(diff::states(&old.profile, &new.profile)).for_each(|line| output::talk(&line));
         let records = diff::diff(&old.profile, &new.profile, tolerance);
         let found = records.iter().any(|r| diff::is_finding(&r.verdict));
         let judged = records.iter().any(|r| r.verdict != diff::UNKNOWN);

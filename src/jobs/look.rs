@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::base::sink::Cancel;
-use crate::base::{Case, Clock, Code, Error, HostTensor, Result, Told, stats};
+use crate::base::{Case, Clock, Code, Error, HostTensor, Reading, Result, Told, stats};
 use crate::device::probe::Rig;
 use crate::device::sim;
 use crate::engine::{KernelCache, Prepared, Runner, cache};
@@ -20,6 +20,7 @@ use crate::measure::{OpSubject, REGION_S, Residency, StopRule, Subject, sample};
 use crate::op::{self, OpDesc, Role, case};
 
 use super::calibrate::gross_error;
+use super::gauge::{self, Gauge};
 
 /// Fewest pairs that are evidence.
 pub(super) const LEAST: usize = 3;
@@ -38,6 +39,9 @@ pub(super) struct Order {
     pub(super) pairs: usize,
     /// Seconds on the clock of the devices.
     pub(super) budget_s: f64,
+    /// Whether the machine's state is read before and after.
+    #[serde(default)]
+    pub(super) read: bool,
 }
 
 /// Seconds per call, sample by sample.
@@ -60,6 +64,9 @@ pub(super) struct Timed {
     /// True if something else slowed the processor down before or after it: another such look finds other times.
     #[serde(default)]
     pub(super) disturbed: bool,
+    /// What was read of the machine's state, one for each place of the order; none if nobody asked, or on a simulated machine.
+    #[serde(default)]
+    pub(super) readings: Vec<Option<Reading>>,
 }
 
 /// Whoever times cases in processes 0, 1, ...
@@ -80,6 +87,16 @@ struct Station<'a> {
     /// Seconds that kernels took in the look that is under way.
     built_s: Cell<f64>,
     calm: RefCell<Calm>,
+    /// By id of the device.
+    gauges: RefCell<Vec<(String, Rc<Gauge>)>>,
+}
+
+/// What is read at one moment.
+struct Now {
+    /// True if something else slows the processor down.
+    disturbed: bool,
+    cpu_s: f64,
+    devices_s: Vec<f64>,
 }
 
 /// A case with what it takes to run it.
@@ -144,6 +161,7 @@ impl<'a> Station<'a> {
             ran: RefCell::default(),
             built_s: Cell::new(0.0),
             calm: RefCell::default(),
+            gauges: RefCell::default(),
         }
     }
 
@@ -233,7 +251,11 @@ impl<'a> Station<'a> {
         subjects.extend(devices.iter_mut().map(|d| d as &mut dyn Subject));
         let begins = self.begins(order, &ready);
         let mut first = begins;
-        let mut disturbed = self.disturbed();
+        let gauges = self.gauges(order)?;
+        let begin_reading = clock.now();
+        let mut read = self.readers(order, &gauges, deadline)?;
+        let before = self.state(&mut read)?;
+        let mut reading_s = clock.now() - begin_reading;
         let begin_rounds = clock.now();
         let series = loop {
             let series = sample(&mut subjects, &rule, cancel)?;
@@ -248,7 +270,16 @@ impl<'a> Station<'a> {
             }
         };
         let in_rounds = clock.now() - begin_rounds;
-        disturbed |= self.disturbed();
+        let after = self.state(&mut read)?;
+        drop(read);
+        reading_s += clock.now() - begin_rounds - in_rounds;
+        let between = |(a, b): (&f64, &f64)| {
+            let [before, after] =
+                [(before.cpu_s, *a), (after.cpu_s, *b)].map(|(cpu_s, device_s)| Reading { cpu_s, device_s });
+            Some(before.between(after))
+        };
+        let readings = before.devices_s.iter().zip(&after.devices_s).map(between).collect();
+        let disturbed = before.disturbed || after.disturbed;
         let calls = series.iter().map(|s| s.calls).sum();
         let in_calls: f64 = series.iter().map(|s| s.calls as f64 * stats::median(&s.samples)).sum();
         let mut samples = series.into_iter().map(|s| s.samples);
@@ -265,14 +296,45 @@ impl<'a> Station<'a> {
         }
         let kernel = ready.devices.first().map_or_else(String::new, |(_, k)| k.variant.to_string());
         let devices = samples.collect();
-        let made_s = (clock.now() - begin - in_rounds - self.built_s.get()).max(0.0);
+        let made_s = (clock.now() - begin - in_rounds - reading_s - self.built_s.get()).max(0.0);
         let once_s = self.built_s.get() + if begins { (in_rounds - in_calls).max(0.0) } else { 0.0 };
-        Ok(Some(Timed { cpu: on_cpu, devices, calls, kernel, wrong, made_s, once_s, disturbed }))
+        Ok(Some(Timed { cpu: on_cpu, devices, calls, kernel, wrong, made_s, once_s, disturbed, readings }))
     }
 
-    /// Whether something slows the processor down now; never on a simulated machine, whose time does not pass with ours.
-    fn disturbed(&self) -> bool {
-        !self.clock().is_virtual() && self.calm.borrow_mut().disturbed()
+    /// What tells the state of each device of an order, one for each place; none if nobody asked, or on a simulated machine, whose
+    /// time does not pass with ours.
+    fn gauges(&self, order: &Order) -> Result<Vec<Rc<Gauge>>> {
+        if !order.read || self.clock().is_virtual() {
+            return Ok(Vec::new());
+        }
+        let begin = self.clock().now();
+        let mut made = self.gauges.borrow_mut();
+        let mut of = |(id, _): &(String, Residency)| {
+            if let Some((_, gauge)) = made.iter().find(|(known, _)| known == id) {
+                return Ok(Rc::clone(gauge));
+            }
+            let gauge = Rc::new(Gauge::new(self.device(id)?)?);
+            made.push((id.clone(), Rc::clone(&gauge)));
+            Ok(gauge)
+        };
+        let gauges = order.places.iter().map(&mut of).collect();
+        self.built_s.set(self.built_s.get() + self.clock().now() - begin);
+        gauges
+    }
+
+    fn readers<'g>(&'g self, order: &Order, gauges: &'g [Rc<Gauge>], deadline: Duration) -> Result<Vec<OpSubject<'g>>> {
+        let of = |(gauge, (id, residency)): (&'g Rc<Gauge>, &(String, Residency))| {
+            gauge.subject(self.device(id)?, *residency, deadline)
+        };
+        gauges.iter().zip(&order.places).map(of).collect()
+    }
+
+    /// The state that the machine is in now; of a simulated one only that nothing disturbs it.
+    fn state(&self, readers: &mut [OpSubject<'_>]) -> Result<Now> {
+        let (disturbed, cpu_s) =
+            if self.clock().is_virtual() { (false, f64::NAN) } else { self.calm.borrow_mut().read() };
+        let devices_s = readers.iter_mut().map(gauge::seconds).collect::<Result<_>>()?;
+        Ok(Now { disturbed, cpu_s, devices_s })
     }
 
     /// Whether the case runs in this process for the first time, on some device.
@@ -405,6 +467,7 @@ mod tests {
             places: vec![("sim:laptop".into(), Residency::Resident)],
             pairs: 5,
             budget_s: 1.0,
+            read: false,
         };
         let mut here = Here::new(&[&rig], None, &KernelCache::off());
         let timed = here.look(&order, 0, &Cancel::new()).unwrap().unwrap();
@@ -447,7 +510,7 @@ mod tests {
         let case = op.case(DType::F32, &[1000], Attrs::new(), Fill::Uniform).unwrap();
         let place = |residency| ("sim:laptop".to_string(), residency);
         let places = vec![place(Residency::Resident), place(Residency::Always)];
-        let order = Order { case: case.to_string(), places, pairs: 3, budget_s: 1.0 };
+        let order = Order { case: case.to_string(), places, pairs: 3, budget_s: 1.0, read: false };
         let station = Station::new(&rig, None, &KernelCache::off());
         let first = station.ready(&order).unwrap();
         assert_eq!(first.devices.len(), 1, "places on one device share its kernel");
@@ -472,7 +535,7 @@ mod tests {
             let rig = Rig { devices: vec![device], cpu, absent: Vec::new() };
             let case = op::find("exp").unwrap().case(DType::F32, &[1000], Attrs::new(), Fill::Uniform).unwrap();
             let places = vec![("sim:laptop".to_string(), Residency::Resident)];
-            let order = Order { case: case.to_string(), places, pairs: 3, budget_s: 0.5 };
+            let order = Order { case: case.to_string(), places, pairs: 3, budget_s: 0.5, read: false };
             let station = Station::new(&rig, None, &KernelCache::off());
             station.time(&order, &Cancel::new()).unwrap()
         };
@@ -488,7 +551,8 @@ mod tests {
     fn nor_does_the_first_call_of_a_further_size() {
         let case = |n| op::find("exp").unwrap().case(DType::F32, &[n], Attrs::new(), Fill::Uniform).unwrap();
         let places = vec![("sim:laptop".to_string(), Residency::Resident)];
-        let order = |n| Order { case: case(n).to_string(), places: places.clone(), pairs: 3, budget_s: 0.5 };
+        let order =
+            |n| Order { case: case(n).to_string(), places: places.clone(), pairs: 3, budget_s: 0.5, read: false };
         // What is found of a small size, the launches until then that the rule met, and what is found of a larger size.
         let look = |when, longer| {
             let (cpu, device) = sim::open("laptop").unwrap();
@@ -517,7 +581,7 @@ mod tests {
         let rig = Rig { devices: vec![Arc::clone(&faulty) as Arc<dyn Device>], cpu, absent: Vec::new() };
         let case = op::find("exp").unwrap().case(DType::F32, &[1000], Attrs::new(), Fill::Uniform).unwrap();
         let places = vec![("sim:laptop".to_string(), Residency::Resident)];
-        let order = Order { case: case.to_string(), places, pairs: 3, budget_s: 1.0 };
+        let order = Order { case: case.to_string(), places, pairs: 3, budget_s: 1.0, read: false };
         let station = Station::new(&rig, None, &KernelCache::off());
         let look = || {
             let wrong = station.time(&order, &Cancel::new()).map(|timed| timed.unwrap().wrong);

@@ -8,6 +8,7 @@ pub mod ceilings;
 mod clocks;
 pub mod devices;
 pub mod explain;
+mod gauge;
 mod gross;
 pub mod hardware;
 pub mod health;

@@ -6,7 +6,9 @@ use crate::base::{Attrs, Code, DType, Error, Fill, Result, units};
 use crate::engine::{Engine, Explanation, Why};
 use crate::op;
 use crate::profile::file::{self, Loaded};
-use crate::profile::{ANY, CPU_AUTO, Entry, Key, Kind, Place, Profile, Reason, Rule, SCHEMA, Source, edit, model};
+use crate::profile::{
+    ANY, CPU_AUTO, Entry, Key, Kind, Place, Profile, Reason, Rule, SCHEMA, Source, State, edit, model,
+};
 
 /// Explains the placement of one call with operands in host memory, as `Engine::run` would decide it.
 ///
@@ -98,6 +100,7 @@ pub fn show(loaded: &Loaded) -> Vec<String> {
         lines.push(format!("host: {}, {} CPUs, {}{awake}{disturbed}", h.side(), h.cpus, h.os));
     }
     lines.extend(p.devices.iter().map(|d| format!("device: {} = {} ({}, driver {})", d.id, d.name, d.uid, d.driver)));
+    lines.extend(p.states.iter().map(|s| state(p, s)));
     lines.extend(p.notes.iter().map(|n| format!("note: {n}")));
     lines.extend(p.entries.iter().map(|e| describe(p, e)));
     if p.entries.is_empty() {
@@ -108,6 +111,19 @@ pub fn show(loaded: &Loaded) -> Vec<String> {
         lines.push(format!("{edited} of {} entries were edited by hand", p.entries.len()));
     }
     lines
+}
+
+/// What was read of a device's state, and what its thresholds are stated for.
+fn state(p: &Profile, s: &State) -> String {
+    let id = p.devices.iter().find(|d| d.uid == s.device).map_or(s.device.as_str(), |d| d.id.as_str());
+    let of = |read: f64, stated: f64| format!("{} (stated for {})", units::seconds(read), units::seconds(stated));
+    format!(
+        "state: {id} {} at {} threads: CPU reads {}, device {}",
+        s.residency,
+        s.threads,
+        of(s.cpu_s, s.stated_cpu_s),
+        of(s.device_s, s.stated_device_s)
+    )
 }
 
 /// How far a call's key is known to the engine's profile, part by part and for each of its devices.

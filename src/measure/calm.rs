@@ -44,10 +44,10 @@ impl Default for Calm {
 }
 
 impl Calm {
-    /// Reads the processor that this thread runs on now. True if something disturbs it.
-    pub fn disturbed(&mut self) -> bool {
+    /// Reads the processor that this thread runs on now: whether something disturbs it, and [`Calm::seconds`].
+    pub fn read(&mut self) -> (bool, f64) {
         let seconds = self.seconds();
-        self.judge(seconds)
+        (self.judge(seconds), seconds)
     }
 
     /// Seconds of the search, some microseconds: what a processor that is disturbed takes longer for.

@@ -4,11 +4,13 @@
 //! the next: of looks at different keys that lie within 20 ms of each other, the others foretell a third of a look's variance
 //! (docs/measuring.md). That much is taken off each look here, so that a key's looks scatter less about what it takes. Nothing is
 //! taken off where looks have nothing in common, as on a machine that is left alone, or a simulated one; nor what processes differ
-//! by as a whole, nor what lasts as long as a calibration: neither can be told from what a key takes.
+//! by as a whole, nor what lasts as long as a calibration: neither can be told from what a key takes. What was read of the machine's
+//! state goes first ([`super::state`]), and that knows what lasts.
 
 use std::collections::BTreeMap;
 
-use crate::base::stats;
+use super::state::{self, State, States};
+use crate::base::{Reading, stats};
 
 /// Seconds from which on looks have nothing in common any more; what they have falls evenly until then.
 const REACH: f64 = 0.06;
@@ -34,8 +36,8 @@ const DEVIATION: f64 = 1.4826;
 /// Standard errors from zero at which what looks have in common counts.
 const SURE: f64 = 3.0;
 
-/// Looks from which on it is judged how well others foretell them, and so many times as many until it is judged again.
-const LEARN: (usize, f64) = (64, 1.05);
+/// Looks from which on it is judged how well others foretell them.
+const LEARN: usize = 64;
 
 /// The most that is taken off, for what is foretold with [`NOTHING`] to hold it back.
 const MOST: f64 = 1.5;
@@ -47,6 +49,8 @@ pub struct Whose {
     pub group: usize,
     /// Which of its residencies, and whether operands are copied there.
     pub residency: (usize, bool),
+    /// Number of the device and residency, of all groups.
+    pub kind: usize,
     /// Number of the process.
     pub process: usize,
     /// What distinguishes cases that are looked at.
@@ -61,6 +65,7 @@ struct Seen {
     cell: usize,
     log: f64,
     weight: f64,
+    reading: Option<Reading>,
 }
 
 /// All looks at one size of one residency of a group.
@@ -79,13 +84,14 @@ pub struct Common {
     cells: Vec<Cell>,
     /// By group, residency and size.
     cell_of: BTreeMap<(usize, usize, u64), usize>,
+    states: States,
     learned: Learned,
 }
 
-/// What is known of the looks so far.
+/// What is known of the looks.
 #[derive(Debug, Default)]
 struct Learned {
-    /// What the others near it are off by, look by look. Those that come after it do not count until there are more looks.
+    /// What the others near it are off by, look by look.
     said: Vec<f64>,
     /// What a process's looks are off by on average, without and with copies.
     processes: Vec<[f64; 2]>,
@@ -99,40 +105,61 @@ struct Learned {
 type Off = (f64, f64);
 
 impl Common {
-    /// One more look: when, in seconds, ln(CPU seconds / device seconds) of it, and its pairs. Gives its number.
-    pub fn add(&mut self, at: f64, whose: Whose, log: f64, pairs: usize) -> usize {
-        let count = self.cells.len();
+    /// One more look: when, in seconds, ln(CPU seconds / device seconds) of it, its pairs, and what was read around it. Gives its number.
+    pub fn add(&mut self, at: f64, whose: Whose, log: f64, pairs: usize, reading: Option<Reading>) -> usize {
+        let count = self.cell_of.len();
         let cell = *self.cell_of.entry((whose.group, whose.residency.0, whose.size)).or_insert(count);
-        if cell == count {
-            self.cells.push(Cell::default());
-        }
         let weight = if log.is_finite() { (pairs as f64 / PAIRS).min(1.0) } else { 0.0 };
-        let seen = Seen { at, whose, cell, log: if log.is_finite() { log } else { 0.0 }, weight };
-        let known = &mut self.cells[cell];
-        known.looks += usize::from(weight > 0.0);
-        known.sum += weight * seen.log;
-        known.weight += weight;
-        self.looks.push(seen);
-        let (first, times) = LEARN;
-        if self.looks.len() >= first.max((self.learned.said.len() as f64 * times) as usize) {
-            self.learn();
-        }
+        self.looks.push(Seen { at, whose, cell, log: if log.is_finite() { log } else { 0.0 }, weight, reading });
         self.looks.len() - 1
     }
 
-    /// Whether anything is taken off any look.
+    /// Judges all looks so far, for a machine that reads like that, by kind ([`States::learn`]). Until then nothing is taken off.
+    pub fn settle(&mut self, asked: &[Option<Reading>]) {
+        let of = |s: &Seen| {
+            let Seen { at, cell, log, weight, reading, .. } = *s;
+            state::Look { at, kind: s.whose.kind, cell, log, weight, reading }
+        };
+        let looks: Vec<state::Look> = self.looks.iter().map(of).collect();
+        self.states = States::learn(&looks, asked);
+        self.cells = vec![Cell::default(); self.cell_of.len()];
+        for i in 0..self.looks.len() {
+            let (seen, log) = (self.looks[i], self.log(i));
+            let known = &mut self.cells[seen.cell];
+            known.looks += usize::from(seen.weight > 0.0);
+            known.sum += seen.weight * log;
+            known.weight += seen.weight;
+        }
+        self.learned = Learned::default();
+        if self.looks.len() >= LEARN {
+            self.learn();
+        }
+    }
+
+    /// What was read of a kind, and what its looks are stated at; `None` where too little was read.
+    pub fn state(&self, kind: usize) -> Option<State> {
+        self.states.of(kind)
+    }
+
+    /// Whether looks are off by anything in common, beyond the machine's state.
     pub fn is_known(&self) -> bool {
         self.learned.slope > 0.0
     }
 
-    /// What the look of this number is off by, as far as those at other keys say: to be taken off its logarithm.
-    pub fn off(&self, number: usize) -> f64 {
-        let slope = self.learned.slope;
-        if slope == 0.0 {
-            return 0.0;
-        }
-        let said = self.learned.said.get(number).copied();
-        slope * said.unwrap_or_else(|| self.foretold(number, |i| self.differs(i)))
+    /// What the look of this number is off by in common with others near it, once the machine's state is taken off: to be taken off its
+    /// logarithm, too.
+    pub fn off_in_common(&self, number: usize) -> f64 {
+        self.learned.slope * self.learned.said.get(number).copied().unwrap_or(0.0)
+    }
+
+    /// What it is off by as far as readings say.
+    pub fn off_by_state(&self, number: usize) -> f64 {
+        self.states.off(number)
+    }
+
+    /// Of a look in the state that all are stated at.
+    fn log(&self, number: usize) -> f64 {
+        self.looks[number].log - self.states.off(number)
     }
 
     /// What a look differs by from all others of its cell, beyond its process.
@@ -143,11 +170,12 @@ impl Common {
         if cell.looks < KNOWN || seen.weight == 0.0 || others <= 0.0 {
             return (0.0, 0.0);
         }
-        let mean = (cell.sum - seen.weight * seen.log) / others;
+        let log = self.log(number);
+        let mean = (cell.sum - seen.weight * log) / others;
         let of_process = self.learned.processes.get(seen.whose.process);
         let process = of_process.map_or(0.0, |kinds| kinds[usize::from(seen.whose.residency.1)]);
         let far = self.learned.far;
-        ((seen.log - mean - process).clamp(-far, far), seen.weight * others / cell.weight)
+        ((log - mean - process).clamp(-far, far), seen.weight * others / cell.weight)
     }
 
     /// What others near it are off by, on average.
@@ -235,17 +263,19 @@ mod tests {
             let whose = Whose {
                 group: i % KEYS,
                 residency: (usize::from(copied), copied),
+                kind: usize::from(copied),
                 process: (process % 5) as usize,
                 size: 1000 + size % SIZES,
             };
             let truth = whose.group as f64 * 0.1 - 2.0 + whose.size as f64 * 0.01;
             let process = noise.process * (whose.process as f64 - 2.0);
             let log = truth + process + noise.common * state + noise.own * rng.normal(5, n);
-            common.add(i as f64 * 0.005, whose, log, 9);
+            common.add(i as f64 * 0.005, whose, log, 9, None);
             all.push((whose, truth + process, log, 0.0));
         }
+        common.settle(&[]);
         for (i, look) in all.iter_mut().enumerate() {
-            look.3 = common.off(i);
+            look.3 = common.off_in_common(i);
         }
         (common, all)
     }
@@ -290,19 +320,21 @@ mod tests {
     #[test]
     fn it_holds_what_no_clock_can_show_and_what_is_alone() {
         let mut common = Common::default();
-        let whose = |group| Whose { group, residency: (0, false), process: 0, size: 8 };
+        let whose = |group| Whose { group, residency: (0, false), kind: 0, process: 0, size: 8 };
         let all: Vec<usize> = [f64::NAN, f64::INFINITY, -1e300, 0.0]
             .into_iter()
             .cycle()
             .take(300)
             .enumerate()
-            .map(|(i, log)| common.add(0.0, whose(i % 7), log, 3))
+            .map(|(i, log)| common.add(0.0, whose(i % 7), log, 3, None))
             .collect();
-        assert!(all.iter().all(|number| common.off(*number).is_finite()));
+        common.settle(&[]);
+        assert!(all.iter().all(|number| common.off_in_common(*number).is_finite()));
         let mut alone = Common::default();
         for i in 0..300 {
-            alone.add(i as f64 * 1e-3, whose(1), (i % 10) as f64, 9);
+            alone.add(i as f64 * 1e-3, whose(1), (i % 10) as f64, 9, None);
         }
-        assert_eq!(alone.off(299), 0.0, "nobody is near but itself");
+        alone.settle(&[]);
+        assert_eq!(alone.off_in_common(299), 0.0, "nobody is near but itself");
     }
 }

@@ -218,6 +218,11 @@ fn sign(value: f64, half: f64) -> i8 {
 
 /// What to measure next, or what is known. `looks` ascend by size; `snap` gives the nearest size that there is.
 pub fn next(looks: &[Look], plan: &Plan, snap: &dyn Fn(u64) -> u64) -> Step {
+    next_as((looks, looks), plan, snap)
+}
+
+/// The same, a crossing being that of the second looks: the same sizes and processes as the first, which say where to look for it.
+fn next_as((looks, told): (&[Look], &[Look]), plan: &Plan, snap: &dyn Fn(u64) -> u64) -> Step {
     let at = |size: u64| looks.iter().find(|l| l.size == size);
     let measured = |size: u64| at(size).map_or(0, |l| l.logs.len());
     let grid = &plan.grid;
@@ -269,17 +274,23 @@ pub fn next(looks: &[Look], plan: &Plan, snap: &dyn Fn(u64) -> u64) -> Step {
             let part = -values[below] / (values[below + 1] - values[below]);
             let guess = (sizes[below] as f64).ln() + part * (sizes[below + 1] as f64 / sizes[below] as f64).ln();
             let half = (1.5 * halves[below].max(halves[below + 1]) / slope).clamp(HALF[0].ln(), HALF[1].ln());
-            around(looks, plan, snap, guess, half)
+            around((looks, told), plan, snap, guess, half)
         }
     }
 }
 
 /// What is known if nothing more is measured, however wide its interval; `None` if more must be measured for that.
 pub fn so_far(looks: &[Look], plan: &Plan, snap: &dyn Fn(u64) -> u64) -> Option<Outcome> {
+    so_far_as((looks, looks), plan, snap)
+}
+
+/// The same, a crossing being that of the second looks, which are the first ones with something taken off: whatever is taken off, what
+/// was measured suffices for it.
+pub fn so_far_as(looks: (&[Look], &[Look]), plan: &Plan, snap: &dyn Fn(u64) -> u64) -> Option<Outcome> {
     let [verdict, near, _] = plan.processes;
     // Nor are sizes added.
     let enough = Plan { processes: [verdict, near, near], later: 0, visits: 1, sizes: 0, ..plan.clone() };
-    match next(looks, &enough, snap) {
+    match next_as(looks, &enough, snap) {
         Step::Done(Outcome::Inconclusive(NOISE)) | Step::Measure { .. } => None,
         Step::Done(outcome) => Some(outcome),
     }
@@ -338,7 +349,7 @@ fn pattern(values: &[f64], signs: &[i8], sizes: &[u64]) -> Pattern {
 }
 
 /// The window around a crossing that is guessed at.
-fn around(looks: &[Look], plan: &Plan, snap: &dyn Fn(u64) -> u64, guess: f64, half: f64) -> Step {
+fn around((looks, told): (&[Look], &[Look]), plan: &Plan, snap: &dyn Fn(u64) -> u64, guess: f64, half: f64) -> Step {
     let (Some(first), Some(last)) = (plan.grid.first(), plan.grid.last()) else {
         return Step::Done(Outcome::Inconclusive("no size"));
     };
@@ -369,7 +380,8 @@ fn around(looks: &[Look], plan: &Plan, snap: &dyn Fn(u64) -> u64, guess: f64, ha
         let sizes = inside.iter().map(|l| l.size).collect();
         return Step::Measure { sizes, processes: processes.max(plan.later), visits: even };
     }
-    let Some(table) = Table::of(inside.iter().copied(), processes, plan.processes[1]) else {
+    let told = told.iter().filter(|t| inside.iter().any(|l| l.size == t.size));
+    let Some(table) = Table::of(told, processes, plan.processes[1]) else {
         return Step::Done(Outcome::Inconclusive("too few sizes around the crossing"));
     };
     // All at once: to stop at the first number of processes that looks narrow would favour those that agree by chance.

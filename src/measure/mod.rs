@@ -14,6 +14,7 @@ pub mod processes;
 pub mod reference;
 pub mod residency;
 pub mod sampler;
+pub mod state;
 pub mod stop;
 pub mod subject;
 

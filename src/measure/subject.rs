@@ -91,6 +91,23 @@ impl<'a> OpSubject<'a> {
         residency: Residency,
         deadline: Duration,
     ) -> Result<Self> {
+        let mut subject = Self::again(runner, prepared, inputs, residency, deadline)?;
+        let used = subject.moved.as_ref().unwrap_or(prepared);
+        let q = subject.lease.queue()?;
+        used.poison(q)?;
+        used.upload(q, inputs)?;
+        q.finish(deadline)?;
+        Ok(subject)
+    }
+
+    /// The same of what was a subject before, which is only to be timed: operands are as that one has left them.
+    pub fn again(
+        runner: &'a Runner,
+        prepared: &'a Prepared,
+        inputs: &'a [HostTensor],
+        residency: Residency,
+        deadline: Duration,
+    ) -> Result<Self> {
         let residency = match (residency, runner.device().info().backend) {
             (Residency::AlwaysPinned, Backend::Cpu) => Residency::Always,
             // Nothing moves.
@@ -107,8 +124,6 @@ impl<'a> OpSubject<'a> {
         let mut lease = runner.lease()?;
         let q = lease.queue()?;
         let used = moved.as_ref().unwrap_or(prepared);
-        used.poison(q)?;
-        used.upload(q, inputs)?;
         let pins = match residency {
             Residency::AlwaysPinned => Some(prepared.pin(q, inputs)?),
             _ => None,
@@ -117,7 +132,6 @@ impl<'a> OpSubject<'a> {
             Residency::Resident | Residency::AlwaysPinned => Vec::new(),
             _ => used.results()?,
         };
-        q.finish(deadline)?;
         Ok(OpSubject {
             prepared,
             moved,

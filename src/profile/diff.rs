@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::base::record::ThresholdRecord;
 
-use super::{Entry, Profile, Verdict};
+use super::{Entry, Profile, State, Verdict};
 
 /// The word for a key that both profiles have and place alike.
 pub const SAME: &str = "SAME";
@@ -55,6 +55,21 @@ pub fn disturbed(a: &Profile, b: &Profile) -> Option<String> {
     apart.then(|| {
         format!("something else slowed the processor down in {x:.0} % of the first one's looks and {y:.0} % of the second's: thresholds may differ by that alone")
     })
+}
+
+/// What to say of two calibrations whose thresholds are stated for different states of the machine: a line for each device, residency
+/// and number of threads.
+pub fn states(a: &Profile, b: &Profile) -> Vec<String> {
+    let line = |x: &State| {
+        let y = b.states.iter().find(|y| y.same_key(x) && !y.as_stated(x))?;
+        let off = 100.0 * (x.stated().change(y.stated()) - 1.0);
+        let id = b.devices.iter().find(|d| d.uid == x.device).map_or(x.device.as_str(), |d| d.id.as_str());
+        Some(format!(
+            "{id} {} at {} threads: thresholds are stated for states of the machine that are {off:.0} % apart, and may differ by that alone",
+            x.residency, x.threads
+        ))
+    };
+    a.states.iter().filter_map(line).collect()
 }
 
 type Key<'e> = (&'e str, &'e str, &'e str, &'e str, &'e str, u32, &'e str);
@@ -132,5 +147,33 @@ fn judge(a: (&Profile, Option<&Entry>), b: (&Profile, Option<&Entry>), tolerance
         }
         _ if ratio <= 1.0 + tolerance => (WITHIN, format!("{percent}: within the tolerance")),
         _ => (MOVED, format!("{percent}, without intervals")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::Kind;
+
+    #[test]
+    fn thresholds_for_different_states_of_the_machine_are_told() {
+        let of = |residency: &str, seconds: f64| {
+            let state = State {
+                device: "pci:1".into(),
+                residency: residency.into(),
+                threads: 2,
+                looks: 2000,
+                cpu_s: 1e-5,
+                device_s: 2e-5,
+                stated_cpu_s: 1e-5,
+                stated_device_s: seconds,
+            };
+            Profile { states: vec![state], ..Profile::new(Kind::Calibrated, "x") }
+        };
+        assert_eq!(states(&of("always", 1e-4), &of("always", 1.001e-4)), [""; 0]);
+        assert_eq!(states(&of("always", 1e-4), &of("resident", 1.2e-4)), [""; 0]);
+        let said = states(&of("always", 1e-4), &of("always", 1.2e-4));
+        let line = "pci:1 always at 2 threads: thresholds are stated for states of the machine that are 20 % apart";
+        assert!(said.len() == 1 && said[0].starts_with(line), "{said:?}");
     }
 }

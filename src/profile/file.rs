@@ -386,6 +386,12 @@ pub fn validate(p: &Profile) -> Result<()> {
             return bad(format!("transfer model of '{}': latencies must be >= 0, rates > 0", clip(&t.device)));
         }
     }
+    for s in &p.states {
+        let lost = (!uids.contains(s.device.as_str())).then(|| "the device has no [[device]]".to_string());
+        if let Some(why) = lost.or_else(|| s.fault()) {
+            return bad(format!("state of '{}', {}: {why}", clip(&s.device), clip(&s.residency)));
+        }
+    }
     let mut keys = HashSet::new();
     for (i, e) in p.entries.iter().enumerate() {
         let at = || label(p, i);
@@ -459,12 +465,14 @@ pub fn validate(p: &Profile) -> Result<()> {
 }
 
 const TOP: &[&str] = &[
-    "schema", "kind", "name", "gpuctl", "created", "margin", "rule", "notes", "host", "device", "transfer", "entry",
-    "end",
+    "schema", "kind", "name", "gpuctl", "created", "margin", "rule", "notes", "host", "device", "transfer", "state",
+    "entry", "end",
 ];
 const HOST: &[&str] = &["cpu", "isa", "blas", "cpus", "memory_bytes", "os", "awake", "disturbed"];
 const DEVICE: &[&str] = &["id", "uid", "fingerprint", "backend", "name", "driver"];
 const TRANSFER: &[&str] = &["device", "h2d_latency_s", "h2d_bytes_per_s", "d2h_latency_s", "d2h_bytes_per_s"];
+const STATE: &[&str] =
+    &["device", "residency", "threads", "looks", "cpu_s", "device_s", "stated_cpu_s", "stated_device_s"];
 const ENTRY: &[&str] = &[
     "op",
     "dtype",
@@ -497,7 +505,9 @@ fn unknown_keys(table: &toml::Table) -> Vec<String> {
         found.extend(table.keys().filter(|k| !known.contains(&k.as_str())).map(|k| format!("{place}{k}")));
     };
     look("", table, TOP);
-    for (name, known) in [("host", HOST), ("device", DEVICE), ("transfer", TRANSFER), ("entry", ENTRY), ("end", END)] {
+    let tables =
+        [("host", HOST), ("device", DEVICE), ("transfer", TRANSFER), ("state", STATE), ("entry", ENTRY), ("end", END)];
+    for (name, known) in tables {
         match table.get(name) {
             Some(toml::Value::Table(t)) => look(&format!("{name}."), t, known),
             Some(toml::Value::Array(list)) => {

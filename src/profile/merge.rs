@@ -6,7 +6,7 @@ use crate::base::text::printable;
 use crate::base::{Code, Error, Result};
 
 use super::diff::key;
-use super::{Entry, Kind, Profile, Verdict};
+use super::{Entry, Kind, Profile, State, Verdict};
 
 /// Joins the devices and entries of two calibrated profiles of one host, and says what was decided on the way.
 ///
@@ -67,6 +67,8 @@ pub fn merge(a: &Profile, b: &Profile) -> Result<(Profile, Vec<String>)> {
     }
     let taken = |uid: &str| new.transfers.iter().any(|t| t.device == uid) || void.contains(&uid);
     merged.transfers.extend(old.transfers.iter().filter(|t| !taken(&t.device)).cloned());
+    let states: Vec<State> = old.states.iter().filter(|s| !void.contains(&s.device.as_str())).cloned().collect();
+    State::join(&mut merged.states, &states);
     let mut kept: Vec<String> = Vec::new();
     let newer: HashMap<_, usize> = new.entries.iter().enumerate().map(|(at, e)| (key(e), at)).collect();
     for e in old.entries.iter().filter(|e| !void.contains(&e.device.as_str())) {
@@ -87,6 +89,15 @@ pub fn merge(a: &Profile, b: &Profile) -> Result<(Profile, Vec<String>)> {
     if !kept.is_empty() && a.host.as_ref().map(|h| h.disturbed) != b.host.as_ref().map(|h| h.disturbed) {
         // It was told of one's looks only.
         merged.host.iter_mut().for_each(|h| h.disturbed = None);
+    }
+    let otherwise = |s: &&State| new.states.iter().any(|n| n.same_key(s) && !n.as_stated(s));
+    if let Some(s) = states.iter().find(otherwise).filter(|_| !kept.is_empty()) {
+        let note = format!(
+            "thresholds of {}, {} that are of {} are stated for another state of the machine than the newer ones",
+            s.device, s.residency, old.created
+        );
+        merged.notes.extend((!merged.notes.contains(&note)).then(|| note.clone()));
+        notes.push(note);
     }
     if kept.is_empty() {
         merged.notes.retain(|n| version_of(n).is_none() || new.notes.contains(n));
@@ -193,6 +204,38 @@ mod tests {
         assert_eq!(share(&old, &of(2, "b", Some(0.1))), None);
         assert_eq!(share(&old, &of(2, "a", Some(0.1))), Some(0.1), "all of the older one gave way");
         assert_eq!(share(&old, &of(2, "b", Some(0.5))), Some(0.5));
+    }
+
+    #[test]
+    fn states_of_both_are_kept_and_two_of_one_device_are_noted() {
+        let of = |day, op, states: &[(&str, f64)]| {
+            let mut p = measured("1", day, &[op]);
+            let state = |(residency, seconds): &(&str, f64)| State {
+                device: "pci:1".into(),
+                residency: (*residency).into(),
+                threads: 2,
+                looks: 2000,
+                cpu_s: 1e-5,
+                device_s: 5e-5,
+                stated_cpu_s: 1e-5,
+                stated_device_s: *seconds,
+            };
+            p.states = states.iter().map(state).collect();
+            p
+        };
+        let merged = |a: &Profile, b: &Profile| {
+            let (p, notes) = merge(a, b).unwrap();
+            let states: Vec<(String, f64)> =
+                p.states.iter().map(|s| (s.residency.clone(), s.stated_device_s)).collect();
+            assert_eq!(Profile::from_toml(&p.to_toml().unwrap()).unwrap().states, p.states);
+            (states, notes.iter().filter(|n| n.contains("another state")).count())
+        };
+        let old = of(1, "a", &[("always", 4e-5), ("resident", 3e-5)]);
+        let both = vec![("always".to_string(), 4e-5), ("resident".to_string(), 3e-5)];
+        assert_eq!(merged(&old, &of(2, "b", &[("always", 4e-5)])), (both, 0));
+        let newer = vec![("always".to_string(), 5e-5), ("resident".to_string(), 3e-5)];
+        assert_eq!(merged(&old, &of(2, "b", &[("always", 5e-5)])), (newer.clone(), 1));
+        assert_eq!(merged(&old, &of(2, "a", &[("always", 5e-5)])), (newer, 0), "nothing is left of the older one");
     }
 
     /// A result has one host, so what half of it was measured otherwise is a note that stays with it.

@@ -20,6 +20,7 @@ pub mod model;
 mod notice;
 mod seal;
 mod slot;
+mod state;
 
 use std::fmt;
 
@@ -34,6 +35,7 @@ pub use file::{PRESETS, Source, load};
 pub use host::Host;
 pub use index::Chooser;
 pub use merge::{by_age, merge};
+pub use state::State;
 
 /// Version of the file's layout.
 pub const SCHEMA: u32 = 2;
@@ -287,6 +289,9 @@ pub struct Profile {
     /// The transfer model, per device.
     #[serde(default, rename = "transfer", skip_serializing_if = "Vec::is_empty")]
     pub transfers: Vec<Transfer>,
+    /// In which state of the machine thresholds hold, per device, residency and number of threads; none where nobody read it.
+    #[serde(default, rename = "state", skip_serializing_if = "Vec::is_empty")]
+    pub states: Vec<State>,
     /// The entries.
     #[serde(default, rename = "entry", skip_serializing_if = "Vec::is_empty")]
     pub entries: Vec<Entry>,

@@ -13,6 +13,7 @@ use gpuctl::device::{DEADLINE, Device};
 use gpuctl::engine::cache::{FLUSH, LIMIT};
 use gpuctl::engine::{Engine, KernelCache, Placement, Runner};
 use gpuctl::op::{self, OpDesc};
+use gpuctl::profile::Profile;
 
 use super::files_in;
 
@@ -174,4 +175,65 @@ fn processes_of_the_program_load_what_the_first_built() {
     assert!(of("kernel_builds") + of("kernel_loads") > 0);
     assert_eq!(files_in(&cache).len(), files);
     assert!(KernelCache::at(&cache, LIMIT).flush(FLUSH));
+}
+
+/// What a calibration reads of a machine is remembered, and the next one states its thresholds for it; a damaged file is said, and nothing
+/// else.
+#[test]
+fn the_state_of_a_machine_is_remembered() {
+    let test = "the_state_of_a_machine_is_remembered";
+    if device("opencl", test).is_none() {
+        return;
+    }
+    let root = tempfile::tempdir().unwrap();
+    let cache = root.path().join("cache");
+    let run = |budget: &str, cache: &Path| -> (Profile, String) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gpuctl"));
+        command.args(["calibrate", "--device", "opencl:0", "--allow-software"]);
+        command.args(["--op", "relu,exp,tanh", "--cpu-variant", "naive"]);
+        let out = command.args(["--budget", budget]).env("GPUCTL_CACHE", cache).env("NODEVICE_SELECT", "1").output();
+        let out = out.unwrap();
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(out.status.success(), "{said}");
+        (Profile::from_toml(&String::from_utf8(out.stdout).unwrap()).unwrap(), said)
+    };
+    let files = || -> Vec<_> {
+        let folder = std::fs::read_dir(cache.join("states")).into_iter().flatten();
+        folder.flatten().map(|file| file.path()).collect()
+    };
+    let (short, _) = run("2s", &cache);
+    assert!(short.states.iter().all(|s| s.looks < 1000) && files().is_empty(), "{:?}", short.states);
+    let (first, said) = run("25s", &cache);
+    // Where one side always wins there are few looks.
+    let most = first.states.iter().map(|s| s.looks).max();
+    assert!(most >= Some(1000), "{:?}: {said}", first.states);
+    for s in &first.states {
+        assert_eq!(s.read(), s.stated(), "there was nothing to state it for");
+        assert!((1e-6..1e-3).contains(&s.cpu_s) && (1e-6..1e-1).contains(&s.device_s), "{s:?}");
+    }
+    let [kept] = &files()[..] else { panic!("{:?}", files()) };
+    let text = std::fs::read_to_string(kept).unwrap();
+    // Where the machine reads too far from that, or it is not known well enough what that does, it is stated as it is.
+    let (second, said) = run("10s", &cache);
+    for s in &second.states {
+        let remembered = first.states.iter().find(|f| f.same_key(s) && f.looks >= 1000);
+        assert!(s.stated() == s.read() || remembered.is_some_and(|f| s.stated() == f.read()), "{s:?}: {said}");
+        assert!(s.stated() == s.read() || remembered.is_some_and(|f| !f.is_far_from(s)), "{s:?}: {said}");
+    }
+    if !second.states.iter().any(|s| first.states.iter().any(|f| f.same_key(s) && f.is_far_from(s))) {
+        assert_eq!(std::fs::read_to_string(kept).unwrap(), text, "what is remembered stays");
+    }
+    for bad in [
+        "{}",
+        "",
+        &text.replacen("\"layout\": 1", "\"layout\": 9", 1),
+        &text.replace("\"stated_cpu_s\": ", "\"stated_cpu_s\": -"),
+    ] {
+        std::fs::write(kept, bad).unwrap();
+        let (third, said) = run("1s", &cache);
+        assert!(said.contains("the state that is remembered is not used") && bad != text, "{bad}: {said}");
+        assert!(third.states.iter().all(|s| s.read() == s.stated()));
+    }
+    let off = run("1s", Path::new("off")).0;
+    assert!(!off.entries.is_empty() && !Path::new("off").exists());
 }

@@ -36,6 +36,7 @@ fn config(ops: &[&str]) -> CalibrateConfig {
         processes: CalibrateConfig::PROCESSES,
         earlier: None,
         kernels: gpuctl::engine::KernelCache::off(),
+        states: Vec::new(),
         telemetry: gpuctl::device::telemetry::Telemetry::cards,
     }
 }

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use gpuctl::base::record::CalibratePoint;
 use gpuctl::base::rng::{Philox, fnv1a64};
 use gpuctl::profile::model::{Curve, Side};
-use gpuctl::profile::{Entry, Host, Kind, Profile, ProfileDevice, Rule, Transfer, Verdict, with_margin};
+use gpuctl::profile::{Entry, Host, Kind, Profile, ProfileDevice, Rule, State, Transfer, Verdict, with_margin};
 
 /// Random numbers of one case.
 pub(crate) struct Dice {
@@ -64,6 +64,16 @@ pub(crate) fn profile(d: &Dice) -> Profile {
             h2d_bytes_per_s: 1e10,
             d2h_latency_s: 1.5e-5,
             d2h_bytes_per_s: 9e9,
+        });
+        p.states.push(State {
+            device: format!("pci:{n}"),
+            residency: "always".into(),
+            threads: 2,
+            looks: 2000,
+            cpu_s: 1e-5,
+            device_s: 5e-5,
+            stated_cpu_s: 1.1e-5,
+            stated_device_s: 4e-5,
         });
     }
     for _ in 0..1 + d.below(4) {

@@ -1,7 +1,7 @@
 //! Adding to an earlier profile: what it has stays, and one that was cut short is resumed.
 
 use crate::base::{Code, DeviceInfo, Error, Result};
-use crate::profile::{Entry, Profile, Verdict};
+use crate::profile::{Entry, Profile, State, Verdict};
 
 /// Refuses (`BadArgument`) a profile that was made against another CPU, another margin or other devices under the same
 /// identity: its thresholds mean something else.
@@ -50,6 +50,7 @@ pub(super) fn kept(earlier: &Profile, keys: &[Entry]) -> Option<Vec<Entry>> {
 /// The profile stays partial while it has keys from a part that was not reached.
 pub(super) fn add(now: &mut Profile, earlier: &Profile, spent: &[Entry]) -> usize {
     add_devices(now, earlier);
+    State::join(&mut now.states, &earlier.states);
     let mut stay = 0;
     for entry in &earlier.entries {
         let measured = entry.verdict != Verdict::Unmeasured;

@@ -97,7 +97,7 @@ impl More {
 
 pub(super) struct Job<'a> {
     pub(super) cfg: &'a CalibrateConfig,
-    rig: &'a Rig,
+    pub(super) rig: &'a Rig,
     pub(super) profile: Profile,
     /// With the number of the group: groups are judged in another order than they were asked for.
     records: Vec<(usize, CalibrateRecord)>,
@@ -112,7 +112,7 @@ pub(super) struct Job<'a> {
     calls: [u64; 2],
     disturbed: Disturbed,
     /// What looks are off by in common.
-    common: Shared,
+    pub(super) shared: Shared,
     /// Seconds so far of what is done once: checks, and kernels that are built and called for the first time.
     pub(super) once_s: f64,
     /// Devices that compute nothing take part, and only they.
@@ -173,7 +173,7 @@ impl<'a> Job<'a> {
             without_curve: 0,
             calls: [0; 2],
             disturbed: Disturbed::default(),
-            common: Shared::default(),
+            shared: Shared::default(),
             once_s: 0.0,
             study,
             checked: None,
@@ -388,7 +388,7 @@ impl<'a> Job<'a> {
             budget_s,
             clock: self.rig.cpu.clock(),
             seed: self.cfg.seed,
-            common: &self.common,
+            shared: &self.shared,
             cancel,
         }
     }

@@ -16,6 +16,7 @@ mod schedule;
 mod shapes;
 mod slowed;
 mod smoke;
+mod states;
 mod sweep;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -34,7 +35,7 @@ use crate::measure::Residency;
 use crate::measure::crossing::WITHIN_10;
 use crate::op::{Family, OpDesc, Unit};
 use crate::profile::model::{Curve, Sample, fit};
-use crate::profile::{Entry, Profile, ProfileDevice, Verdict};
+use crate::profile::{Entry, Profile, ProfileDevice, State, Verdict};
 
 use job::{Job, groups_of};
 use machine::transfer;
@@ -70,6 +71,8 @@ pub struct CalibrateConfig {
     /// An earlier profile of this machine to add to. What it has stays, unless it is measured now; if it is partial, keys
     /// with a verdict are not measured again.
     pub earlier: Option<Profile>,
+    /// States that thresholds are stated for where they can be, of this machine ([`crate::measure::state`]); of others, the run's own.
+    pub states: Vec<State>,
     /// Where compiled kernels are kept. Nothing is fetched and written while something is measured.
     pub kernels: KernelCache,
     /// How cards are asked whether they lowered their clocks: [`Telemetry::cards`].
@@ -285,6 +288,8 @@ fn run_with(
         done += block.len();
     }
     job.note_clocks(sink);
+    let notes = states::notes(&job.profile);
+    job.profile.notes.extend(notes);
     Ok(job.finish())
 }
 
@@ -343,6 +348,7 @@ pub fn joined(parts: Vec<Calibrated>) -> Result<Calibrated> {
         let share = |p: &Profile| p.host.as_ref().and_then(|h| h.disturbed);
         let most = share(&all.profile).into_iter().chain(share(&part.profile)).max_by(f64::total_cmp);
         all.profile.host.iter_mut().for_each(|h| h.disturbed = most);
+        State::join(&mut all.profile.states, &part.profile.states);
         for note in part.profile.notes {
             if !all.profile.notes.contains(&note) {
                 all.profile.notes.push(note);

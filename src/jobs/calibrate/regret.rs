@@ -354,6 +354,7 @@ impl Timer<'_> {
             places: self.residencies.iter().map(|r| (self.device.to_string(), *r)).collect(),
             pairs: self.cfg.pairs,
             budget_s,
+            read: false,
         };
         let Some(found) = self.looker.look(&order, process, self.cancel)? else { return Ok(false) };
         if let Some(why) = found.wrong {

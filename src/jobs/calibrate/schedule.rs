@@ -9,6 +9,7 @@ use crate::measure::crossing::{Plan, WITHIN_10};
 
 use super::fits;
 use super::job::{Group, Job, More};
+use super::states;
 use super::sweep::{Depth, Swept};
 
 /// Groups whose samples are in memory together.
@@ -139,6 +140,7 @@ pub(super) fn calibrate_block(
     let work: Vec<_> = all.iter().map(|(g, s)| Ok((job.samples(g, s)?, s.crosses()))).collect::<Result<_>>()?;
     let (curves, left_out) = fits(work, whole, cancel);
     job.without_curve += left_out;
+    states::settle(job);
     for ((group, swept), curves) in all.into_iter().zip(curves) {
         job.judge(group, swept, curves, sink)?;
     }
@@ -430,6 +432,7 @@ mod tests {
             processes: 5,
             earlier: None,
             kernels: KernelCache::off(),
+            states: Vec::new(),
             telemetry: crate::device::telemetry::Telemetry::cards,
         };
         let here = Here::new(&[&rig], None, &cfg.kernels);

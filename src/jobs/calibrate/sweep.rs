@@ -3,10 +3,11 @@
 //! first sizes all of it is done in turns of one look each, so that other keys can have theirs between them.
 
 mod elsewhere;
+mod settled;
+mod shared;
 mod swept;
 mod visits;
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use crate::base::record::CalibratePoint;
 use crate::base::sink::Cancel;
 use crate::base::{Attrs, Case, Class, Clock, Code, Cost, DType, Error, Fill, Result, stats, units};
 use crate::jobs::look::{LEAST, Looker, Order, Timed};
-use crate::measure::common::{Common, Whose};
+use crate::measure::common::Whose;
 use crate::measure::crossing::{self, Look, Outcome, Plan, Step};
 use crate::measure::{Residency, processes, stop};
 use crate::op::{Family, OpDesc};
@@ -22,8 +23,10 @@ use crate::profile::model::Sample;
 
 use super::shapes::size_of;
 use elsewhere::Elsewhere;
+use settled::settled;
+pub(super) use shared::Shared;
 pub(super) use swept::Swept;
-use visits::{Pair, Series, Visited, alone, looks};
+use visits::{Pair, Series, Visited, looks};
 
 /// Most pairs of a look that is for an interval; one that is for a verdict has the fewest.
 const PAIRS: usize = 9;
@@ -71,9 +74,6 @@ pub(super) enum Depth {
     Full(usize),
 }
 
-/// What looks at all groups are off by in common.
-pub(super) type Shared = RefCell<Common>;
-
 /// What is swept.
 pub(super) struct Sweep<'a> {
     /// Number of the group.
@@ -92,7 +92,7 @@ pub(super) struct Sweep<'a> {
     /// Seconds on this clock for everything here but what is done once.
     pub(super) budget_s: f64,
     pub(super) seed: u64,
-    pub(super) common: &'a Shared,
+    pub(super) shared: &'a Shared,
     pub(super) cancel: &'a Cancel,
 }
 
@@ -205,15 +205,20 @@ impl Sweep<'_> {
     /// What is known, one for each residency.
     pub(super) fn found(&self, swept: &Swept) -> Result<Vec<Found>> {
         let grid = &swept.state.grid;
+        let common = self.shared.common();
         let of = |(which, (outcome, sizes)): (usize, &(Outcome, usize))| {
+            let series = &swept.state.series[which];
+            let plan = Plan::of_all(grid[..*sizes].to_vec(), self.processes);
+            let state = common.state(self.shared.kind(self.device, self.residencies[which]));
+            let found = settled(outcome.clone(), (series, &plan), (&common, state), &|param| self.snap(param));
             // Larger ones may have been looked at without a verdict.
             let without = grid.get(*sizes).filter(|_| *sizes > 0);
-            let known = swept.state.series[which].iter().filter(|(p, _)| without.is_none_or(|from| *p < from));
+            let known = series.iter().filter(|(p, _)| without.is_none_or(|from| *p < from));
             let mut points = known.map(|(p, pairs)| self.point(*p, pairs)).collect::<Result<Vec<_>>>()?;
             // Neighbouring numbers may make sizes that are equal in the op's unit.
             points.dedup_by_key(|p| p.size);
             let cut = without.map_or_else(|| swept.cut.clone(), |from| Some(left_out(*from, NO_TIME)));
-            Ok(Found { points, outcome: outcome.clone(), cut })
+            Ok(Found { points, outcome: self.sized(found, series)?, cut })
         };
         swept.outcomes.iter().enumerate().map(of).collect()
     }
@@ -405,28 +410,10 @@ impl<'s, 'a> Running<'s, 'a> {
             let plan = Plan { grid: plan.grid[..sizes].to_vec(), ..plan.clone() };
             let within: Vec<Look> = looks.iter().filter(|l| plan.grid.last() >= Some(&l.size)).cloned().collect();
             if let Some(outcome) = crossing::so_far(&within, &plan, &|param| self.sweep.snap(param)) {
-                let outcome = self.alone(outcome, &plan, which);
-                return Ok((self.sweep.sized(outcome, &self.out.state.series[which])?, sizes));
+                return Ok((outcome, sizes));
             }
         }
         Ok((Outcome::Inconclusive(SPENT), 0))
-    }
-
-    /// A crossing where it is without what looks at other keys have in common with those of this residency, but within its interval.
-    /// That stays: whatever all keys' looks are off by on average, all of them are off by, and their scatter without it does not tell.
-    fn alone(&self, outcome: Outcome, plan: &Plan, which: usize) -> Outcome {
-        let common = self.sweep.common.borrow();
-        let Outcome::Crossing { size, ci, stake, without } = outcome else { return outcome };
-        if !common.is_known() {
-            return outcome;
-        }
-        let mut looks = alone(&self.out.state.series[which], &plan.grid, &common);
-        looks.retain(|l| plan.grid.last() >= Some(&l.size));
-        let size = match crossing::so_far(&looks, plan, &|param| self.sweep.snap(param)) {
-            Some(Outcome::Crossing { size, .. }) => size.clamp(ci[0], ci[1]),
-            _ => size,
-        };
-        Outcome::Crossing { size, ci, stake, without }
     }
 
     /// What the residencies that are not known yet ask for; or they are known now.
@@ -440,13 +427,11 @@ impl<'s, 'a> Running<'s, 'a> {
         let mut wanted: BTreeMap<Visit, Vec<usize>> = BTreeMap::new();
         for (which, known) in known.iter_mut().enumerate() {
             let series = &self.out.state.series[which];
-            // As they are: what is taken off changes with each look, and so would what is asked for.
             let looks = looks(series);
             match crossing::next(&looks, plan, &|param| sweep.snap(param)) {
                 Step::Done(outcome) => {
-                    let outcome = self.alone(outcome, plan, which);
                     self.out.undecided |= depth == Depth::First && plan.wants_more(&outcome);
-                    *known = Some((sweep.sized(outcome, series)?, plan.grid.len()));
+                    *known = Some((outcome, plan.grid.len()));
                 }
                 Step::Measure { sizes, processes, visits } => {
                     for (size, process) in sizes.iter().flat_map(|size| (0..processes).map(|p| (*size, p))) {
@@ -468,26 +453,28 @@ impl<'s, 'a> Running<'s, 'a> {
             Err(e) => return Ok(Looked::LeftOut { why: e.to_string(), time: false }),
         };
         let (clock, begin) = (&self.sweep.clock, self.sweep.clock.now());
-        let looked = self.look(&case, which, process)?;
+        let looked = self.look(&case, which, process, true)?;
         if let Looked::Timed(timed) = &looked {
             let at = (begin + clock.now()) / 2.0;
-            let common = &mut self.sweep.common.borrow_mut();
+            let common = &mut self.sweep.shared.common_mut();
             self.out.calls[0] += timed.calls;
-            for (i, device) in which.iter().zip(&timed.devices) {
+            for (place, (i, device)) in which.iter().zip(&timed.devices).enumerate() {
                 let processes = self.out.state.series[*i].entry(param).or_default();
                 if processes.len() <= process {
                     processes.resize_with(process + 1, Visited::default);
                 }
                 let residency = (*i, self.sweep.residencies[*i] != Residency::Resident);
-                let whose = Whose { group: self.sweep.number, residency, process, size: param };
-                processes[process].add((at, whose), &timed.cpu, device, common);
+                let kind = self.sweep.shared.kind(self.sweep.device, self.sweep.residencies[*i]);
+                let whose = Whose { group: self.sweep.number, residency, kind, process, size: param };
+                let reading = timed.readings.get(place).copied().flatten();
+                processes[process].add((at, whose), (&timed.cpu, device), reading, common);
             }
         }
         Ok(looked)
     }
 
-    /// Measures one shape in one process. Errors for interruption.
-    fn look(&mut self, case: &Case, which: &[usize], process: usize) -> Result<Looked> {
+    /// Measures one shape in one process; `read`: with the machine's state. Errors for interruption.
+    fn look(&mut self, case: &Case, which: &[usize], process: usize, read: bool) -> Result<Looked> {
         let sweep = self.sweep;
         let left_s = self.left();
         if left_s <= 0.0 {
@@ -519,6 +506,7 @@ impl<'s, 'a> Running<'s, 'a> {
             places: which.iter().map(|i| (sweep.device.to_string(), sweep.residencies[*i])).collect(),
             pairs,
             budget_s,
+            read,
         };
         match self.looker.look(&order, process, sweep.cancel) {
             Ok(None) => {

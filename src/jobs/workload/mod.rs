@@ -203,6 +203,7 @@ fn time(
         places: of.iter().map(|d| (devices[*d].clone(), row.residency)).collect(),
         pairs: PAIRS,
         budget_s: budget_s / processes as f64,
+        read: false,
     };
     // Where none is left, the CPU's time is worth knowing all the same.
     while row.timed.len() < processes {
@@ -381,6 +382,7 @@ mod tests {
                 made_s: 0.0,
                 once_s: 0.0,
                 disturbed: false,
+                readings: Vec::new(),
             }))
         }
     }

@@ -336,6 +336,7 @@ mod tests {
                 made_s: 0.0,
                 once_s: 0.0,
                 disturbed: false,
+                readings: Vec::new(),
             }
         };
         (0..3).map(of).collect()

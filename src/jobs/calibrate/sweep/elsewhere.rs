@@ -72,7 +72,7 @@ impl Running<'_, '_> {
         let Some(case) = elsewhere.cases.get(more).filter(|_| all < LOOKS) else { return Ok(false) };
         let process = (all + more) % self.sweep.processes.min(3);
         let residencies: Vec<usize> = (0..self.out.state.series.len()).collect();
-        if let Looked::Timed(timed) = self.look(case, &residencies, process)? {
+        if let Looked::Timed(timed) = self.look(case, &residencies, process, false)? {
             self.out.calls[1] += timed.calls;
             let pairs = timed.devices.into_iter().map(|d| (timed.cpu.clone(), d)).collect();
             self.out.state.others.push((case.clone(), process, pairs));

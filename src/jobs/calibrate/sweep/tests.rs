@@ -1,9 +1,10 @@
 use std::time::Duration;
 
 use super::*;
-use crate::base::VirtualClock;
 use crate::base::rng::Philox;
+use crate::base::{Reading, VirtualClock};
 use crate::measure::crossing::{OPEN_ABOVE, OPEN_BELOW};
+use crate::measure::state::State;
 use crate::op::{self, case};
 
 /// Left to the last, keys of which only the smallest size was open had no curve on a real machine, and the CPU made calls that
@@ -34,7 +35,7 @@ impl Looker for Linear {
 
 fn timed(cpu: Vec<f64>, devices: Vec<Vec<f64>>) -> Timed {
     let (kernel, wrong) = (String::new(), None);
-    Timed { cpu, devices, calls: 6, kernel, wrong, made_s: 0.0, once_s: 0.0, disturbed: false }
+    Timed { cpu, devices, calls: 6, kernel, wrong, made_s: 0.0, once_s: 0.0, disturbed: false, readings: Vec::new() }
 }
 
 /// `exp` with resident operands, with any sizes, processes and time.
@@ -52,7 +53,7 @@ fn exp_sweep<'a>(clock: &Arc<VirtualClock>, cancel: &'a Cancel) -> Sweep<'a> {
         clock: Arc::clone(clock) as Arc<dyn Clock>,
         budget_s: 100.0,
         seed: 1,
-        common: Box::leak(Box::default()),
+        shared: Box::leak(Box::default()),
         cancel,
     }
 }
@@ -169,7 +170,7 @@ fn what_a_device_does_to_all_keys_is_not_taken_for_theirs() {
         let all: Vec<Shared> = (0..12).map(|_| Shared::default()).collect();
         let sweep = |number: usize| Sweep {
             number,
-            common: &all[if known { 0 } else { number }],
+            shared: &all[if known { 0 } else { number }],
             range: (1024, 1 << 20),
             processes: 11,
             ..exp_sweep(&clock, &cancel)
@@ -189,11 +190,12 @@ fn what_a_device_does_to_all_keys_is_not_taken_for_theirs() {
                 }
             }
         }
-        let off = |swept: &Swept| match swept.outcomes[0].0 {
+        all.iter().for_each(|shared| shared.settle(|_, _| None));
+        let off = |(sweep, swept): &(Sweep<'_>, Swept)| match sweep.found(swept).unwrap()[0].outcome {
             Outcome::Crossing { size, .. } => (size as f64 / 4e4).ln(),
             ref other => panic!("{other:?}"),
         };
-        let off: Vec<f64> = swept.iter().map(|(_, swept)| off(swept)).collect();
+        let off: Vec<f64> = swept.iter().map(off).collect();
         let mean = off.iter().sum::<f64>() / off.len() as f64;
         [0.0, mean].map(|from| off.iter().map(|off| (off - from).powi(2)).sum())
     };
@@ -206,6 +208,92 @@ fn what_a_device_does_to_all_keys_is_not_taken_for_theirs() {
     assert!(known[0] < 0.9 * alone[0] && known[1] < 0.7 * alone[1], "{known:?} {alone:?}");
     let [known, alone] = all(0.0);
     assert_eq!(known, alone, "nothing in common");
+}
+
+/// A device that is slower for seconds, and all the while by so much; what tells of it is read with some noise.
+struct Slowed {
+    always: f64,
+    clock: Arc<VirtualClock>,
+    rng: Philox,
+    looks: u64,
+    state: f64,
+    /// Whether its state is read.
+    read: bool,
+}
+
+impl Looker for Slowed {
+    fn look(&mut self, order: &Order, _: usize, _: &Cancel) -> Result<Option<Timed>> {
+        self.clock.sleep(Duration::from_millis(40));
+        self.looks += 1;
+        let keep: f64 = 0.97;
+        self.state = keep * self.state + 0.08 * (1.0 - keep * keep).sqrt() * self.rng.normal(1, self.looks);
+        let (slow, noise) = (self.always + self.state, |stream| 0.04 * self.rng.normal(stream, self.looks));
+        let n = case::parse(&order.case)?.dim("n") as f64;
+        let (device, cpu) = (4e-5 * (slow + noise(2)).exp(), n * 1e-9);
+        let read = Reading { cpu_s: 1e-5 * (0.2 * noise(3)).exp(), device_s: 3e-5 * (slow + noise(4)).exp() };
+        let readings = vec![(self.read && order.read).then_some(read)];
+        Ok(Some(Timed { readings, ..timed(vec![cpu; order.pairs], vec![vec![device; order.pairs]]) }))
+    }
+}
+
+/// Two calibrations of one machine, of which the second found the device slower by a tenth for all of its time.
+#[test]
+fn crossings_are_stated_for_the_state_that_is_asked_for() {
+    type Crossings = Vec<(u64, [u64; 2])>;
+    let run_from =
+        |from: u64, seed: u64, always: f64, read: bool, asked: Option<Reading>| -> (Crossings, Option<State>) {
+            let (clock, cancel) = (Arc::new(VirtualClock::new()), Cancel::new());
+            let mut looker =
+                Slowed { always, clock: Arc::clone(&clock), rng: Philox::new(seed), looks: 0, state: 0.0, read };
+            let shared = Shared::default();
+            let sweep = |number: usize| Sweep {
+                number,
+                shared: &shared,
+                range: (from, 1 << 20),
+                processes: 11,
+                ..exp_sweep(&clock, &cancel)
+            };
+            let mut swept: Vec<(Sweep<'_>, Swept)> = (0..12).map(|i| (sweep(i), Swept::default())).collect();
+            swept.iter_mut().for_each(|(sweep, swept)| sweep.begin(&mut looker, swept).unwrap());
+            let rng = Philox::new(seed);
+            for (depth, turns) in [(Depth::First, 1000), (Depth::Full(11), 3000)] {
+                swept.iter_mut().for_each(|(_, swept)| swept.waits = true);
+                for i in 0..turns {
+                    let (sweep, swept) = &mut swept[rng.u64(turns, i) as usize % 12];
+                    if swept.waits {
+                        sweep.turn(&mut looker, swept, depth).unwrap();
+                    }
+                }
+            }
+            shared.settle(|id, residency| asked.filter(|_| (id, residency) == ("sim:none", Residency::Resident)));
+            let found = |(sweep, swept): &(Sweep<'_>, Swept)| match sweep.found(swept).unwrap().remove(0).outcome {
+                Outcome::Crossing { size, ci, .. } => (size, ci),
+                other => panic!("{other:?}"),
+            };
+            (swept.iter().map(found).collect(), shared.states().first().map(|(.., state)| *state))
+        };
+    let run = |seed, always, read, asked| run_from(1024, seed, always, read, asked);
+    let mean = |all: &Crossings| all.iter().map(|(size, _)| (*size as f64).ln()).sum::<f64>() / all.len() as f64;
+    for seed in 0..3 {
+        let (first, state) = run(seed, 0.0, true, None);
+        let state = state.unwrap();
+        assert!((state.read.device_s / 3e-5).ln().abs() < 0.05 && state.error == 0.0, "{state:?}");
+        let (later, stated) = run(100 + seed, 0.1, true, Some(state.read));
+        assert_eq!(stated.unwrap().stated, state.read);
+        let (unread, none) = run(100 + seed, 0.1, false, Some(state.read));
+        assert_eq!(none, None);
+        let [off, without] = [&later, &unread].map(|all| mean(all) - mean(&first));
+        assert!(without > 0.07 && off.abs() < 0.03, "{seed}: {off} instead of {without}");
+        let meet = first.iter().zip(&later).filter(|((_, a), (_, b))| a[0] <= b[1] && b[0] <= a[1]).count();
+        assert!(meet >= 11, "{seed}: {meet} of 12 intervals meet");
+        assert!(later.iter().all(|(size, ci)| ci[0] <= *size && *size <= ci[1]));
+    }
+    // A faster device would win below the sizes that were measured, where nothing is known: a run on PoCL was lost to that.
+    let (_, state) = run_from(37_000, 1, 0.0, true, None);
+    let faster = state.map(|s| Reading { device_s: 0.8 * s.read.device_s, ..s.read });
+    let (all, state) = run_from(37_000, 1, 0.0, true, faster);
+    assert_eq!(state.map(|s| s.stated), faster);
+    assert!(all.iter().all(|(size, ci)| *size == 37_000 && ci[0] == 37_000 && ci[1] < 40_000), "{all:?}");
 }
 
 /// A device that takes what the CPU takes for so many input elements, whatever it computes.
@@ -235,7 +323,8 @@ fn a_crossing_between_two_images_is_known_between_them() {
                 sweep.turn(&mut looker, &mut swept, depth).unwrap();
             }
         }
-        let Outcome::Crossing { size: found, ci: [low, high], .. } = swept.outcomes[0].0 else { panic!("{swept:?}") };
+        let found = sweep.found(&swept).unwrap().remove(0).outcome;
+        let Outcome::Crossing { size: found, ci: [low, high], .. } = found else { panic!("{swept:?}") };
         assert!(found.abs_diff(size) <= size / 50, "{found} instead of {size}");
         assert!(
             low <= size + size / 50 && size <= high + size / 50 && high < low + low / 10,

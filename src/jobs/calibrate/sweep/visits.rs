@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::base::Reading;
 use crate::measure::common::{Common, Whose};
 use crate::measure::crossing::{self, Look};
 
@@ -17,9 +18,15 @@ pub(super) struct Visited {
 
 impl Visited {
     /// One visit more, at that time.
-    pub(super) fn add(&mut self, (at, whose): (f64, Whose), cpu: &[f64], device: &[f64], common: &mut Common) {
+    pub(super) fn add(
+        &mut self,
+        (at, whose): (f64, Whose),
+        (cpu, device): (&[f64], &[f64]),
+        reading: Option<Reading>,
+        common: &mut Common,
+    ) {
         let log = crossing::log_ratio(cpu, device);
-        self.logs.push((log, common.add(at, whose, log, cpu.len().min(device.len()))));
+        self.logs.push((log, common.add(at, whose, log, cpu.len().min(device.len()), reading)));
         self.pair.0.extend(cpu);
         self.pair.1.extend(device);
     }
@@ -33,18 +40,22 @@ impl Visited {
 pub(super) type Series = BTreeMap<u64, Vec<Visited>>;
 
 pub(super) fn looks(series: &Series) -> Vec<Look> {
-    by(series, |_, (log, _)| log)
+    by(series, |(log, _)| log)
 }
 
-/// The same without what looks at other keys have in common with these; but sizes of the first look as they are, which say where
-/// to look: that must not change with each look.
-pub(super) fn alone(series: &Series, grid: &[u64], common: &Common) -> Vec<Look> {
-    by(series, |size, (log, number)| if grid.contains(&size) { log } else { log - common.off(number) })
+/// The same with such a part of what the machine's state does taken off, and of so much more.
+pub(super) fn stated(series: &Series, common: &Common, part: f64, more: f64) -> Vec<Look> {
+    by(series, |(log, number)| log - part * (common.off_by_state(number) + more))
 }
 
-fn by(series: &Series, of: impl Fn(u64, (f64, usize)) -> f64) -> Vec<Look> {
+/// The same with that part taken off, and what looks at other keys have in common with these.
+pub(super) fn alone(series: &Series, common: &Common, part: f64) -> Vec<Look> {
+    by(series, |(log, number)| log - part * common.off_by_state(number) - common.off_in_common(number))
+}
+
+fn by(series: &Series, of: impl Fn((f64, usize)) -> f64) -> Vec<Look> {
     let look = |(size, all): (&u64, &Vec<Visited>)| {
-        let logs = |v: &Visited| v.logs.iter().map(|log| of(*size, *log)).collect();
+        let logs = |v: &Visited| v.logs.iter().map(|log| of(*log)).collect();
         let logs: Vec<Vec<f64>> = all.iter().map(logs).collect();
         Look::visited(*size, logs.iter().map(Vec::as_slice))
     };
