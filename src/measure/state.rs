@@ -76,7 +76,7 @@ pub struct States {
 
 impl States {
     /// What these looks are off by from those of a machine that reads like `asked`, by kind. Where that is not known, or would lie further
-    /// than can be said with a standard error of [`SURE`], they are stated at what they read on average.
+    /// than can be said with a standard error of 0.015, they are stated at what they read on average.
     pub fn learn(looks: &[Look], asked: &[Option<Reading>]) -> States {
         let kinds = looks.iter().map(|l| l.kind + 1).max().unwrap_or(0);
         let mut states = States { offs: vec![0.0; looks.len()], kinds: vec![None; kinds] };
