@@ -13,6 +13,7 @@ use crate::report;
 
 use super::args;
 use super::commands::{Ctx, cancel_on_signals, host, seconds};
+use super::kept;
 use super::output::{self, CliSink};
 
 /// Largest file that is read as ceilings.
@@ -98,11 +99,7 @@ impl Ctx<'_> {
             let mine: Vec<Record> = records.iter().filter(|r| device_of(r) == Some(&info.id)).cloned().collect();
             let made = self.document(vec![info.clone()], Vec::new(), mine, true, 0);
             let doc = Document { host: host.clone(), ..made };
-            if let Some(folder) = path.parent() {
-                std::fs::create_dir_all(folder)
-                    .map_err(|e| Error::new(Code::Io, folder.display().to_string()).caused_by(e))?;
-            }
-            output::file(&path.to_string_lossy(), &report::json::document(&doc)?)?;
+            kept::write(&path, &report::json::document(&doc)?)?;
             if !a.quiet {
                 output::talk(&format!("{}: kept in {}", info.id, path.display()));
             }
@@ -148,13 +145,8 @@ pub(super) struct Kept {
 
 /// Reads a kept file; it must be of this device.
 fn read(path: &std::path::Path, info: &DeviceInfo) -> Result<Ceilings> {
-    let name = path.display().to_string();
-    let failed = |e: std::io::Error| Error::new(Code::Io, name.clone()).caused_by(e);
-    let bad = |why: String| Error::new(Code::BadArgument, format!("{name}: {why}"));
-    if std::fs::metadata(path).map_err(failed)?.len() > LARGEST {
-        return Err(bad(format!("more than {LARGEST} bytes")));
-    }
-    let text = std::fs::read_to_string(path).map_err(failed)?;
+    let bad = |why: String| Error::new(Code::BadArgument, format!("{}: {why}", path.display()));
+    let text = kept::read(path, LARGEST)?;
     let doc: Document = serde_json::from_str(&text).map_err(|e| bad(e.to_string()))?;
     if doc.schema != SCHEMA {
         return Err(bad(format!("layout {}, this gpuctl reads {SCHEMA}", doc.schema)));

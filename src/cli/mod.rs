@@ -16,6 +16,7 @@ mod drivers;
 mod dump;
 mod explain;
 mod health;
+mod kept;
 mod output;
 mod profile;
 mod run;

@@ -8,7 +8,7 @@ use crate::base::{Code, DeviceInfo, Error, Result, rng};
 use crate::profile::{Host, Profile, State};
 
 use super::commands::Ctx;
-use super::output;
+use super::{kept, output};
 
 /// Version of the file's layout.
 const LAYOUT: u32 = 1;
@@ -71,8 +71,8 @@ impl Remembered {
             let mut states = new;
             let old: Vec<State> = self.states.iter().filter(mine).cloned().collect();
             State::join(&mut states, &old);
-            let kept = Kept { layout: LAYOUT, machine: machine.clone(), states };
-            if let Err(e) = write(path, &kept) {
+            let all = Kept { layout: LAYOUT, machine: machine.clone(), states };
+            if let Err(e) = write(path, &all) {
                 faults.push(format!("the state of {uid} is not remembered: {e}"));
             }
         }
@@ -90,34 +90,26 @@ fn at_itself(s: &State) -> State {
     State { stated_cpu_s: s.cpu_s, stated_device_s: s.device_s, ..s.clone() }
 }
 
-fn write(path: &std::path::Path, kept: &Kept) -> Result<()> {
-    if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder).map_err(|e| Error::new(Code::Io, folder.display().to_string()).caused_by(e))?;
-    }
-    let text = serde_json::to_string_pretty(kept)
+fn write(path: &std::path::Path, all: &Kept) -> Result<()> {
+    let text = serde_json::to_string_pretty(all)
         .map_err(|e| Error::new(Code::Internal, "a state cannot be written").caused_by(e))?;
-    output::file(&path.to_string_lossy(), &(text + "\n"))
+    kept::write(path, &(text + "\n"))
 }
 
 fn read(path: &std::path::Path, machine: &str) -> Result<Vec<State>> {
-    let name = path.display().to_string();
-    let failed = |e: std::io::Error| Error::new(Code::Io, name.clone()).caused_by(e);
-    let bad = |why: String| Error::new(Code::BadArgument, format!("{name}: {why}"));
-    if std::fs::metadata(path).map_err(failed)?.len() > LARGEST {
-        return Err(bad(format!("more than {LARGEST} bytes")));
+    let bad = |why: String| Error::new(Code::BadArgument, format!("{}: {why}", path.display()));
+    let text = kept::read(path, LARGEST)?;
+    let all: Kept = serde_json::from_str(&text).map_err(|e| bad(e.to_string()))?;
+    if all.layout != LAYOUT {
+        return Err(bad(format!("layout {}, this gpuctl reads {LAYOUT}", all.layout)));
     }
-    let text = std::fs::read_to_string(path).map_err(failed)?;
-    let kept: Kept = serde_json::from_str(&text).map_err(|e| bad(e.to_string()))?;
-    if kept.layout != LAYOUT {
-        return Err(bad(format!("layout {}, this gpuctl reads {LAYOUT}", kept.layout)));
-    }
-    if kept.machine != machine {
+    if all.machine != machine {
         return Err(bad("of another machine".into()));
     }
-    if kept.states.iter().any(|s| !s.stated().is_sound()) {
+    if all.states.iter().any(|s| !s.stated().is_sound()) {
         return Err(bad("times must be finite and above 0".into()));
     }
-    Ok(kept.states)
+    Ok(all.states)
 }
 
 #[cfg(test)]

@@ -66,7 +66,7 @@ pub(super) struct Timed {
     pub(super) disturbed: bool,
     /// What was read of the machine's state, one for each place of the order; none if nobody asked, or on a simulated machine.
     #[serde(default)]
-    pub(super) readings: Vec<Option<Reading>>,
+    pub(super) readings: Vec<Reading>,
 }
 
 /// Whoever times cases in processes 0, 1, ...
@@ -276,7 +276,7 @@ impl<'a> Station<'a> {
         let between = |(a, b): (&f64, &f64)| {
             let [before, after] =
                 [(before.cpu_s, *a), (after.cpu_s, *b)].map(|(cpu_s, device_s)| Reading { cpu_s, device_s });
-            Some(before.between(after))
+            before.between(after)
         };
         let readings = before.devices_s.iter().zip(&after.devices_s).map(between).collect();
         let disturbed = before.disturbed || after.disturbed;

@@ -288,7 +288,7 @@ fn run_with(
         done += block.len();
     }
     job.note_clocks(sink);
-    let notes = states::notes(&job.profile);
+    let notes = states::notes(&job);
     job.profile.notes.extend(notes);
     Ok(job.finish())
 }

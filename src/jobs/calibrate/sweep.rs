@@ -466,7 +466,7 @@ impl<'s, 'a> Running<'s, 'a> {
                 let residency = (*i, self.sweep.residencies[*i] != Residency::Resident);
                 let kind = self.sweep.shared.kind(self.sweep.device, self.sweep.residencies[*i]);
                 let whose = Whose { group: self.sweep.number, residency, kind, process, size: param };
-                let reading = timed.readings.get(place).copied().flatten();
+                let reading = timed.readings.get(place).copied();
                 processes[process].add((at, whose), (&timed.cpu, device), reading, common);
             }
         }

@@ -140,6 +140,23 @@ fn an_error_takes_no_verdict_back() {
     assert!(early.stopped() && early.is_void(), "{:?}", early.outcomes);
 }
 
+/// All of these are looked at to the end, in no fixed order: what keys that take even turns are off by, their neighbours are off by as
+/// well.
+fn in_turns(all: &mut [(Sweep<'_>, Swept)], looker: &mut dyn Looker, seed: u64) {
+    all.iter_mut().for_each(|(sweep, swept)| sweep.begin(looker, swept).unwrap());
+    let rng = Philox::new(seed);
+    for (depth, turns) in [(Depth::First, 1000), (Depth::Full(11), 3000)] {
+        all.iter_mut().for_each(|(_, swept)| swept.waits = true);
+        for i in 0..turns {
+            let which = rng.u64(turns, i) as usize % all.len();
+            let (sweep, swept) = &mut all[which];
+            if swept.waits {
+                sweep.turn(looker, swept, depth).unwrap();
+            }
+        }
+    }
+}
+
 /// A device that takes longer and less for some hundredths of a second, whatever it is asked for: by so much.
 struct Wandering {
     by: f64,
@@ -176,20 +193,7 @@ fn what_a_device_does_to_all_keys_is_not_taken_for_theirs() {
             ..exp_sweep(&clock, &cancel)
         };
         let mut swept: Vec<(Sweep<'_>, Swept)> = (0..12).map(|i| (sweep(i), Swept::default())).collect();
-        for (sweep, swept) in &mut swept {
-            sweep.begin(&mut looker, swept).unwrap();
-        }
-        // In no fixed order: what keys that take even turns are off by, their neighbours are off by as well.
-        let rng = Philox::new(seed);
-        for (depth, turns) in [(Depth::First, 1000), (Depth::Full(11), 3000)] {
-            swept.iter_mut().for_each(|(_, swept)| swept.waits = true);
-            for i in 0..turns {
-                let (sweep, swept) = &mut swept[rng.u64(turns, i) as usize % 12];
-                if swept.waits {
-                    sweep.turn(&mut looker, swept, depth).unwrap();
-                }
-            }
-        }
+        in_turns(&mut swept, &mut looker, seed);
         all.iter().for_each(|shared| shared.settle(|_, _| None));
         let off = |(sweep, swept): &(Sweep<'_>, Swept)| match sweep.found(swept).unwrap()[0].outcome {
             Outcome::Crossing { size, .. } => (size as f64 / 4e4).ln(),
@@ -231,7 +235,7 @@ impl Looker for Slowed {
         let n = case::parse(&order.case)?.dim("n") as f64;
         let (device, cpu) = (4e-5 * (slow + noise(2)).exp(), n * 1e-9);
         let read = Reading { cpu_s: 1e-5 * (0.2 * noise(3)).exp(), device_s: 3e-5 * (slow + noise(4)).exp() };
-        let readings = vec![(self.read && order.read).then_some(read)];
+        let readings = if self.read && order.read { vec![read] } else { Vec::new() };
         Ok(Some(Timed { readings, ..timed(vec![cpu; order.pairs], vec![vec![device; order.pairs]]) }))
     }
 }
@@ -254,17 +258,7 @@ fn crossings_are_stated_for_the_state_that_is_asked_for() {
                 ..exp_sweep(&clock, &cancel)
             };
             let mut swept: Vec<(Sweep<'_>, Swept)> = (0..12).map(|i| (sweep(i), Swept::default())).collect();
-            swept.iter_mut().for_each(|(sweep, swept)| sweep.begin(&mut looker, swept).unwrap());
-            let rng = Philox::new(seed);
-            for (depth, turns) in [(Depth::First, 1000), (Depth::Full(11), 3000)] {
-                swept.iter_mut().for_each(|(_, swept)| swept.waits = true);
-                for i in 0..turns {
-                    let (sweep, swept) = &mut swept[rng.u64(turns, i) as usize % 12];
-                    if swept.waits {
-                        sweep.turn(&mut looker, swept, depth).unwrap();
-                    }
-                }
-            }
+            in_turns(&mut swept, &mut looker, seed);
             shared.settle(|id, residency| asked.filter(|_| (id, residency) == ("sim:none", Residency::Resident)));
             let found = |(sweep, swept): &(Sweep<'_>, Swept)| match sweep.found(swept).unwrap().remove(0).outcome {
                 Outcome::Crossing { size, ci, .. } => (size, ci),
