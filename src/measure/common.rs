@@ -62,6 +62,8 @@ struct Seen {
     /// Seconds, ascending.
     at: f64,
     whose: Whose,
+    /// Number of the residency, of all groups.
+    key: usize,
     cell: usize,
     log: f64,
     weight: f64,
@@ -82,6 +84,8 @@ struct Cell {
 pub struct Common {
     looks: Vec<Seen>,
     cells: Vec<Cell>,
+    /// By group and residency.
+    key_of: BTreeMap<(usize, usize), usize>,
     /// By group, residency and size.
     cell_of: BTreeMap<(usize, usize, u64), usize>,
     states: States,
@@ -107,18 +111,21 @@ type Off = (f64, f64);
 impl Common {
     /// One more look: when, in seconds, ln(CPU seconds / device seconds) of it, its pairs, and what was read around it. Gives its number.
     pub fn add(&mut self, at: f64, whose: Whose, log: f64, pairs: usize, reading: Option<Reading>) -> usize {
+        let (group, residency) = (whose.group, whose.residency.0);
+        let count = self.key_of.len();
+        let key = *self.key_of.entry((group, residency)).or_insert(count);
         let count = self.cell_of.len();
-        let cell = *self.cell_of.entry((whose.group, whose.residency.0, whose.size)).or_insert(count);
+        let cell = *self.cell_of.entry((group, residency, whose.size)).or_insert(count);
         let weight = if log.is_finite() { (pairs as f64 / PAIRS).min(1.0) } else { 0.0 };
-        self.looks.push(Seen { at, whose, cell, log: if log.is_finite() { log } else { 0.0 }, weight, reading });
+        self.looks.push(Seen { at, whose, key, cell, log: if log.is_finite() { log } else { 0.0 }, weight, reading });
         self.looks.len() - 1
     }
 
     /// Judges all looks so far, for a machine that reads like that, by kind ([`States::learn`]). Until then nothing is taken off.
     pub fn settle(&mut self, asked: &[Option<Reading>]) {
         let of = |s: &Seen| {
-            let Seen { at, cell, log, weight, reading, .. } = *s;
-            state::Look { at, kind: s.whose.kind, cell, log, weight, reading }
+            let Seen { at, whose, key, cell, log, weight, reading } = *s;
+            state::Look { at, kind: whose.kind, key, cell, log, weight, reading }
         };
         let looks: Vec<state::Look> = self.looks.iter().map(of).collect();
         self.states = States::learn(&looks, asked);
@@ -139,6 +146,12 @@ impl Common {
     /// What was read of a kind, and what its looks are stated at; `None` where too little was read.
     pub fn state(&self, kind: usize) -> Option<State> {
         self.states.of(kind)
+    }
+
+    /// The same of a group's residency.
+    pub fn state_of(&self, kind: usize, group: usize, residency: usize) -> Option<State> {
+        let key = self.key_of.get(&(group, residency))?;
+        self.states.of_key(kind, *key)
     }
 
     /// Whether looks are off by anything in common, beyond the machine's state.

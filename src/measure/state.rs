@@ -42,7 +42,9 @@ pub struct Look {
     pub at: f64,
     /// Which device and residency.
     pub kind: usize,
-    /// Number of what has one ratio where the state is one: a case in a residency.
+    /// Number of what goes by the CPU's reading in one way: an op's cases in a residency. Of one kind.
+    pub key: usize,
+    /// Number of what has one ratio where the state is one: a case in a residency. Of one key.
     pub cell: usize,
     /// ln(CPU seconds / device seconds).
     pub log: f64,
@@ -72,6 +74,8 @@ pub struct States {
     offs: Vec<f64>,
     /// By kind; `None` where too little was read.
     kinds: Vec<Option<State>>,
+    /// By key: standard error of what its looks are off by beyond those of its kind.
+    keys: Vec<f64>,
 }
 
 impl States {
@@ -79,7 +83,8 @@ impl States {
     /// than can be said with a standard error of 0.015, they are stated at what they read on average.
     pub fn learn(looks: &[Look], asked: &[Option<Reading>]) -> States {
         let kinds = looks.iter().map(|l| l.kind + 1).max().unwrap_or(0);
-        let mut states = States { offs: vec![0.0; looks.len()], kinds: vec![None; kinds] };
+        let keys = looks.iter().map(|l| l.key + 1).max().unwrap_or(0);
+        let mut states = States { offs: vec![0.0; looks.len()], kinds: vec![None; kinds], keys: vec![0.0; keys] };
         for kind in 0..kinds {
             let of = |l: &&Look| {
                 l.kind == kind && l.weight > 0.0 && l.log.is_finite() && l.reading.is_some_and(Reading::is_sound)
@@ -93,6 +98,8 @@ impl States {
             let offs = line.offs(&mine, stated);
             let numbers = (0..looks.len()).filter(|i| of(&&looks[*i]));
             numbers.zip(offs).for_each(|(i, off)| states.offs[i] = off);
+            let [from, _] = line.from(line.mean, stated);
+            line.own.iter().for_each(|(key, own)| states.keys[*key] = own.error * from.abs());
             states.kinds[kind] = Some(State { looks: mine.len(), read, stated, error });
         }
         states
@@ -107,6 +114,12 @@ impl States {
     pub fn of(&self, kind: usize) -> Option<State> {
         self.kinds.get(kind).copied().flatten()
     }
+
+    /// The same of a key of that kind: what its own looks are off by is less well known.
+    pub fn of_key(&self, kind: usize, key: usize) -> Option<State> {
+        let own = self.keys.get(key).copied().unwrap_or(0.0);
+        self.of(kind).map(|state| State { error: state.error.hypot(own), ..state })
+    }
 }
 
 /// How a kind's looks go by what is read, within cells.
@@ -119,6 +132,15 @@ struct Line {
     slopes: [[f64; 2]; 2],
     /// Variances and covariances of the former.
     spread: [[f64; 2]; 2],
+    /// What keys go by the CPU's reading beyond that.
+    own: BTreeMap<usize, Own>,
+}
+
+/// How much more a key's looks go by the CPU's reading than all do, and the standard error of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Own {
+    slope: f64,
+    error: f64,
 }
 
 impl Line {
@@ -161,9 +183,13 @@ impl Line {
         }
         let rest = |o: &Off| (o.weight, o.log - times(by_average, [o.terms[0], o.terms[1]]), [o.terms[2], o.terms[3]]);
         let (by_single, _) = slopes(off.iter().map(rest))?;
+        let own = own(off.iter().map(|o| {
+            let (weight, left, single) = rest(o);
+            (o.key, weight, left - times(by_single, single), o.terms[0] + o.terms[2])
+        }));
         let weight: f64 = looks.iter().map(|l| l.weight).sum();
         let mean = [0, 1].map(|a| smooth.iter().zip(looks).map(|(s, l)| l.weight * s[a]).sum::<f64>() / weight);
-        Some(Line { smooth, mean, slopes: [by_average, by_single], spread })
+        Some(Line { smooth, mean, slopes: [by_average, by_single], spread, own })
     }
 
     fn read(&self) -> Reading {
@@ -186,7 +212,9 @@ impl Line {
         let off = |(smooth, look): (&[f64; 2], &Look)| {
             let read = look.reading.map_or(*smooth, Reading::logs);
             let single = [0, 1].map(|a| bounded(read[a] - smooth[a]));
-            times(self.slopes[0], self.from(*smooth, stated)) + times(self.slopes[1], single)
+            let from = self.from(*smooth, stated);
+            let own = self.own.get(&look.key).map_or(0.0, |own| own.slope);
+            times(self.slopes[0], from) + times(self.slopes[1], single) + own * (from[0] + single[0])
         };
         self.smooth.iter().zip(looks).map(off).collect()
     }
@@ -203,6 +231,7 @@ struct Block {
 /// What a look differs by from all of its cell: its logarithm, its readings on average, and what it differs by from these.
 struct Off {
     at: f64,
+    key: usize,
     weight: f64,
     log: f64,
     terms: [f64; 4],
@@ -228,6 +257,34 @@ fn slopes(all: impl Iterator<Item = (f64, f64, [f64; 2])>) -> Option<([f64; 2], 
     let inverse = stats::inverse(squares)?;
     let inverse = [[inverse[0][0], inverse[0][1]], [inverse[1][0], inverse[1][1]]];
     Some((inverse.map(|row| times(row, both)), inverse))
+}
+
+/// By key, of (key, weight, value, term): the slope of a line through zero, drawn towards zero as far as keys do not differ by more than
+/// chance (DerSimonian & Laird 1986, about a mean that is known: what all keys go by is taken off before).
+fn own(all: impl Iterator<Item = (usize, f64, f64, f64)>) -> BTreeMap<usize, Own> {
+    /// Weighted sums: of weights, squares of values, products and squares of terms.
+    #[derive(Default)]
+    struct Sums([f64; 4]);
+    let mut keys: BTreeMap<usize, Sums> = BTreeMap::new();
+    for (key, weight, value, term) in all {
+        let Sums(sums) = keys.entry(key).or_default();
+        let more = [1.0, value * value, term * value, term * term];
+        sums.iter_mut().zip(more).for_each(|(sum, more)| *sum += weight * more);
+    }
+    // Each key by itself: its slope, and how many that is worth, one over its variance.
+    let alone = |(key, Sums([weight, values, both, terms])): (usize, Sums)| {
+        let worth = terms * weight / values;
+        (worth.is_normal() && worth > 0.0).then_some((key, both / terms, worth))
+    };
+    let alone: Vec<(usize, f64, f64)> = keys.into_iter().filter_map(alone).collect();
+    let worth: f64 = alone.iter().map(|(.., worth)| worth).sum();
+    let beyond: f64 = alone.iter().map(|(_, slope, worth)| worth * slope * slope - 1.0).sum();
+    let differ = if beyond > 0.0 { beyond / worth } else { 0.0 };
+    let drawn = |(key, slope, worth): (usize, f64, f64)| {
+        let share = differ * worth / (differ * worth + 1.0);
+        (key, Own { slope: share * slope, error: (share / worth).sqrt() })
+    };
+    alone.into_iter().map(drawn).collect()
 }
 
 /// Averages over [`SMOOTH`] to either side, nearer readings count more.
@@ -273,7 +330,7 @@ fn within_cells(looks: &[Look], terms: &[[f64; 4]]) -> Vec<Off> {
         let cell = &cells[look.cell];
         let terms = std::array::from_fn(|a| x[a] - cell.terms[a] / cell.weight);
         let log = look.log - cell.log / cell.weight;
-        (cell.looks >= KNOWN).then_some(Off { at: look.at, weight: look.weight, log, terms })
+        (cell.looks >= KNOWN).then_some(Off { at: look.at, key: look.key, weight: look.weight, log, terms })
     };
     let mut off: Vec<Off> = looks.iter().zip(terms).filter_map(differs).collect();
     let sizes: Vec<f64> = off.iter().map(|o| o.log.abs()).collect();
@@ -289,6 +346,7 @@ mod tests {
 
     const LOOKS: usize = 6000;
     const CELLS: usize = 60;
+    const KEYS: usize = 12;
 
     /// A machine: how slow its CPU and its device are now, as logarithms, 20 ms after the last time; for seconds and longer.
     struct Machine {
@@ -322,12 +380,18 @@ mod tests {
     /// Looks of a run: half of what slows the CPU down slows its calls down, and all of what slows the device down its calls. Each with
     /// what it would be on a machine that nothing slows down.
     fn run(seed: u64, usual: [f64; 2], read: bool) -> (Vec<Look>, Vec<f64>) {
+        run_of(seed, usual, read, 0.0)
+    }
+
+    /// The same where so much more of it slows the last key down, and so much less the first.
+    fn run_of(seed: u64, usual: [f64; 2], read: bool, differ: f64) -> (Vec<Look>, Vec<f64>) {
         let mut machine = Machine::new(seed, usual);
         let (mut looks, mut truth) = (Vec::new(), Vec::new());
         for i in 0..LOOKS {
             let [cpu, device] = machine.step();
             let cell = machine.rng.u64(5, i as u64) as usize % CELLS;
             let own = 0.03 * cell as f64 - 0.9;
+            let goes_by = 0.5 + differ * ((cell % KEYS) as f64 / (KEYS - 1) as f64 * 2.0 - 1.0);
             // A single reading scatters by as much as the machine moves.
             let reading = Reading {
                 cpu_s: 1e-5 * (cpu + 0.02 * machine.noise(0)).exp(),
@@ -337,8 +401,9 @@ mod tests {
             looks.push(Look {
                 at: 0.02 * i as f64,
                 kind: 0,
+                key: cell % KEYS,
                 cell,
-                log: own + 0.5 * cpu - device + 0.1 * machine.noise(2),
+                log: own + goes_by * cpu - device + 0.1 * machine.noise(2),
                 weight: 1.0,
                 reading: read.then_some(reading),
             });
@@ -382,6 +447,41 @@ mod tests {
             let (before, after) = (scatter(&States::default()), scatter(&own));
             assert!(after < 0.75 * before, "{seed}: {after} instead of {before}");
         }
+    }
+
+    /// A vectorised kernel goes less by what slows a search down than one that is not.
+    #[test]
+    fn each_key_goes_by_the_cpu_in_its_own_way() {
+        let asked = [Some(Reading { cpu_s: 1e-5, device_s: 4e-5 })];
+        let off_by_key = |looks: &[Look], truth: &[f64], states: &States| -> Vec<f64> {
+            let of = |key: usize| {
+                let off = |i: usize| looks[i].log - states.off(i) - truth[i];
+                let mine: Vec<f64> = (0..looks.len()).filter(|i| looks[*i].key == key).map(off).collect();
+                mine.iter().sum::<f64>() / mine.len() as f64
+            };
+            (0..KEYS).map(of).collect()
+        };
+        let (mut within, mut all) = (0, 0);
+        for seed in 0..20 {
+            let (looks, truth) = run_of(seed, [0.2, 0.0], true, 0.4);
+            let states = States::learn(&looks, &asked);
+            let kind = states.of(0).unwrap();
+            assert_eq!(kind.stated, asked[0].unwrap(), "{seed}");
+            let off = off_by_key(&looks, &truth, &states);
+            // Were they all alike, the first and the last one would be off by 0.08 either way.
+            let spread = (off.iter().map(|v| v * v).sum::<f64>() / KEYS as f64).sqrt();
+            assert!(spread < 0.025, "{seed}: {off:?}");
+            let known = |(key, off): (usize, &f64)| off.abs() < 2.0 * states.of_key(0, key).unwrap().error.max(0.005);
+            within += off.iter().enumerate().filter(|o| known(*o)).count();
+            all += KEYS;
+            assert!((0..KEYS).all(|key| states.of_key(0, key).unwrap().error >= kind.error));
+            // Where they are alike, no key goes its own way by more than chance.
+            let (looks, truth) = run(seed, [0.2, 0.0], true);
+            let states = States::learn(&looks, &asked);
+            let off = off_by_key(&looks, &truth, &states);
+            assert!(off.iter().all(|v| v.abs() < 0.03), "{seed}: {off:?}");
+        }
+        assert!(within * 100 >= all * 88, "{within} of {all}");
     }
 
     /// The standard error that is stated is one, but for what little noise is left in a second's readings: that makes what they do seem
@@ -431,7 +531,7 @@ mod tests {
         let look = |i: usize| {
             let [cpu, device, own] = [0, 1, 2].map(|stream| 0.01 * rng.normal(stream, i as u64));
             let reading = Some(Reading { cpu_s: 1e-5 * cpu.exp(), device_s: 4e-5 * device.exp() });
-            Look { at: 0.02 * i as f64, kind: 0, cell: i % CELLS, log: own, weight: 1.0, reading }
+            Look { at: 0.02 * i as f64, kind: 0, key: i % KEYS, cell: i % CELLS, log: own, weight: 1.0, reading }
         };
         let looks: Vec<Look> = (0..LOOKS).map(look).collect();
         let states = States::learn(&looks, &[Some(Reading { cpu_s: 1.25e-5, device_s: 4e-5 })]);

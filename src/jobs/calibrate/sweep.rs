@@ -209,7 +209,8 @@ impl Sweep<'_> {
         let of = |(which, (outcome, sizes)): (usize, &(Outcome, usize))| {
             let series = &swept.state.series[which];
             let plan = Plan::of_all(grid[..*sizes].to_vec(), self.processes);
-            let state = common.state(self.shared.kind(self.device, self.residencies[which]));
+            let kind = self.shared.kind(self.device, self.residencies[which]);
+            let state = common.state_of(kind, self.number, which);
             let found = settled(outcome.clone(), (series, &plan), (&common, state), &|param| self.snap(param));
             // Larger ones may have been looked at without a verdict.
             let without = grid.get(*sizes).filter(|_| *sizes > 0);
