@@ -33,7 +33,7 @@ const DEVIATION: f64 = 1.4826;
 const LASTS: u64 = 4;
 
 /// Standard error of ln(CPU seconds / device seconds) at the state asked for, from which on the run's own is taken.
-const SURE: f64 = 0.015;
+const SURE: f64 = 0.02;
 
 /// A look, for what its state did to it.
 #[derive(Clone, Copy, Debug)]
@@ -80,7 +80,7 @@ pub struct States {
 
 impl States {
     /// What these looks are off by from those of a machine that reads like `asked`, by kind. Where that is not known, or would lie further
-    /// than can be said with a standard error of 0.015, they are stated at what they read on average.
+    /// than can be said with a standard error of 0.02, they are stated at what they read on average.
     pub fn learn(looks: &[Look], asked: &[Option<Reading>]) -> States {
         let kinds = looks.iter().map(|l| l.kind + 1).max().unwrap_or(0);
         let keys = looks.iter().map(|l| l.key + 1).max().unwrap_or(0);
