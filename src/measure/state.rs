@@ -99,7 +99,7 @@ impl States {
             let numbers = (0..looks.len()).filter(|i| of(&&looks[*i]));
             numbers.zip(offs).for_each(|(i, off)| states.offs[i] = off);
             let [from, _] = line.from(line.mean, stated);
-            line.own.iter().for_each(|(key, own)| states.keys[*key] = own.error * from.abs());
+            mine.iter().for_each(|l| states.keys[l.key] = line.own(l.key).error * from.abs());
             states.kinds[kind] = Some(State { looks: mine.len(), read, stated, error });
         }
         states
@@ -134,6 +134,8 @@ struct Line {
     spread: [[f64; 2]; 2],
     /// What keys go by the CPU's reading beyond that.
     own: BTreeMap<usize, Own>,
+    /// The same of a key of which too little is known: as far as keys differ.
+    unknown: Own,
 }
 
 /// How much more a key's looks go by the CPU's reading than all do, and the standard error of it.
@@ -183,13 +185,18 @@ impl Line {
         }
         let rest = |o: &Off| (o.weight, o.log - times(by_average, [o.terms[0], o.terms[1]]), [o.terms[2], o.terms[3]]);
         let (by_single, _) = slopes(off.iter().map(rest))?;
-        let own = own(off.iter().map(|o| {
+        let (own, differ) = own(off.iter().map(|o| {
             let (weight, left, single) = rest(o);
             (o.key, weight, left - times(by_single, single), o.terms[0] + o.terms[2])
         }));
         let weight: f64 = looks.iter().map(|l| l.weight).sum();
         let mean = [0, 1].map(|a| smooth.iter().zip(looks).map(|(s, l)| l.weight * s[a]).sum::<f64>() / weight);
-        Some(Line { smooth, mean, slopes: [by_average, by_single], spread, own })
+        let unknown = Own { slope: 0.0, error: differ.sqrt() };
+        Some(Line { smooth, mean, slopes: [by_average, by_single], spread, own, unknown })
+    }
+
+    fn own(&self, key: usize) -> Own {
+        self.own.get(&key).copied().unwrap_or(self.unknown)
     }
 
     fn read(&self) -> Reading {
@@ -213,8 +220,8 @@ impl Line {
             let read = look.reading.map_or(*smooth, Reading::logs);
             let single = [0, 1].map(|a| bounded(read[a] - smooth[a]));
             let from = self.from(*smooth, stated);
-            let own = self.own.get(&look.key).map_or(0.0, |own| own.slope);
-            times(self.slopes[0], from) + times(self.slopes[1], single) + own * (from[0] + single[0])
+            let own = self.own(look.key).slope * (from[0] + single[0]);
+            times(self.slopes[0], from) + times(self.slopes[1], single) + own
         };
         self.smooth.iter().zip(looks).map(off).collect()
     }
@@ -260,8 +267,8 @@ fn slopes(all: impl Iterator<Item = (f64, f64, [f64; 2])>) -> Option<([f64; 2], 
 }
 
 /// By key, of (key, weight, value, term): the slope of a line through zero, drawn towards zero as far as keys do not differ by more than
-/// chance (DerSimonian & Laird 1986, about a mean that is known: what all keys go by is taken off before).
-fn own(all: impl Iterator<Item = (usize, f64, f64, f64)>) -> BTreeMap<usize, Own> {
+/// chance (DerSimonian & Laird 1986, about a mean that is known: what all keys go by is taken off before). And the variance by which they do.
+fn own(all: impl Iterator<Item = (usize, f64, f64, f64)>) -> (BTreeMap<usize, Own>, f64) {
     /// Weighted sums: of weights, squares of values, products and squares of terms.
     #[derive(Default)]
     struct Sums([f64; 4]);
@@ -284,7 +291,7 @@ fn own(all: impl Iterator<Item = (usize, f64, f64, f64)>) -> BTreeMap<usize, Own
         let share = differ * worth / (differ * worth + 1.0);
         (key, Own { slope: share * slope, error: (share / worth).sqrt() })
     };
-    alone.into_iter().map(drawn).collect()
+    (alone.into_iter().map(drawn).collect(), differ)
 }
 
 /// Averages over [`SMOOTH`] to either side, nearer readings count more.
@@ -463,9 +470,19 @@ mod tests {
         };
         let (mut within, mut all) = (0, 0);
         for seed in 0..20 {
-            let (looks, truth) = run_of(seed, [0.2, 0.0], true, 0.4);
+            let (mut looks, truth) = run_of(seed, [0.2, 0.0], true, 0.4);
+            // And one of which two looks tell nothing: it may differ as much as any.
+            looks.extend([0, 1].map(|i| Look {
+                at: 0.02 * (LOOKS + i) as f64,
+                key: KEYS,
+                cell: CELLS,
+                ..looks[LOOKS - 1]
+            }));
             let states = States::learn(&looks, &asked);
+            looks.truncate(LOOKS);
             let kind = states.of(0).unwrap();
+            let errors: Vec<f64> = (0..=KEYS).map(|key| states.of_key(0, key).unwrap().error).collect();
+            assert!(errors[..KEYS].iter().all(|e| *e < errors[KEYS]) && errors[KEYS] > 0.03, "{seed}: {errors:?}");
             assert_eq!(kind.stated, asked[0].unwrap(), "{seed}");
             let off = off_by_key(&looks, &truth, &states);
             // Were they all alike, the first and the last one would be off by 0.08 either way.
