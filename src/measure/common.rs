@@ -148,7 +148,7 @@ impl Common {
         self.states.of(kind)
     }
 
-    /// The same of a group's residency.
+    /// The same of a group's residency, whose looks are of that kind: with the error of its own slope. `None` also for one without looks.
     pub fn state_of(&self, kind: usize, group: usize, residency: usize) -> Option<State> {
         let key = self.key_of.get(&(group, residency))?;
         self.states.of_key(kind, *key)

@@ -115,7 +115,7 @@ impl States {
         self.kinds.get(kind).copied().flatten()
     }
 
-    /// The same of a key of that kind: what its own looks are off by is less well known.
+    /// The same of a key of that kind, whose error is larger: it also holds what is not known of the key's own slope.
     pub fn of_key(&self, kind: usize, key: usize) -> Option<State> {
         let own = self.keys.get(key).copied().unwrap_or(0.0);
         self.of(kind).map(|state| State { error: state.error.hypot(own), ..state })
@@ -195,6 +195,7 @@ impl Line {
         Some(Line { smooth, mean, slopes: [by_average, by_single], spread, own, unknown })
     }
 
+    /// How a key goes by the CPU's reading beyond what all do.
     fn own(&self, key: usize) -> Own {
         self.own.get(&key).copied().unwrap_or(self.unknown)
     }
