@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::base::record::ThresholdRecord;
+use crate::base::record::{CalibratePoint, ThresholdRecord};
 
 use super::{Entry, Profile, State, Verdict};
 
@@ -12,11 +12,12 @@ pub const SAME: &str = "SAME";
 pub const WITHIN: &str = "WITHIN";
 /// Thresholds differ by more.
 pub const MOVED: &str = "MOVED";
-/// Verdicts differ.
+/// Verdicts differ, and somewhere the winner surely changed; or one was not measured.
 pub const VERDICT: &str = "VERDICT";
 /// One profile alone has the key.
 pub const ALONE: &str = "ALONE";
-/// Nothing can be said: one calibration was cut short before this key, or the units differ.
+/// Nothing can be said: one calibration was cut short before this key, the units differ, or verdicts differ although no size that both
+/// measured says so.
 pub const UNKNOWN: &str = "UNKNOWN";
 
 /// All words, findings first.
@@ -32,6 +33,8 @@ pub fn is_finding(word: &str) -> bool {
 /// Two measured thresholds differ if the 95 % intervals of the crossings do not touch and the thresholds lie more than
 /// `tolerance` apart (0.15: the larger is more than 1.15 times the smaller); two that have no interval, if they are not
 /// within the tolerance. Intervals of equal width that hold the truth in 95 of 100 cases part by chance in 6 of 1,000.
+/// Verdicts that were measured differ if at a size of both, by the same rule for CPU / device, the winner is another one: where calls
+/// take alike on both, two short calibrations of a machine that stays as it is may call a key `never` and `non-monotone`.
 /// A key that a profile cut short (`partial`) does not have, or that it lists as unmeasured, is unknown there.
 pub fn diff(a: &Profile, b: &Profile, tolerance: f64) -> Vec<ThresholdRecord> {
     fn by_key(p: &Profile) -> HashMap<Key<'_>, &Entry> {
@@ -122,7 +125,14 @@ fn judge(a: (&Profile, Option<&Entry>), b: (&Profile, Option<&Entry>), tolerance
         return (UNKNOWN, format!("in {} and in {}", x.unit, y.unit));
     }
     if x.verdict != y.verdict {
-        return (VERDICT, format!("{} and {}", x.verdict, y.verdict));
+        let verdicts = format!("{} and {}", x.verdict, y.verdict);
+        return match other_winner(x, y, tolerance) {
+            Some(Winner::Stays) => {
+                (UNKNOWN, format!("{verdicts}, but at no size of both did the winner surely change"))
+            }
+            Some(Winner::Changes(why)) => (VERDICT, format!("{verdicts}: {why}")),
+            None => (VERDICT, verdicts),
+        };
     }
     let (Some(s), Some(t)) = (x.threshold, y.threshold) else {
         return if x.threshold == y.threshold { (SAME, String::new()) } else { (MOVED, "one has a threshold".into()) };
@@ -147,6 +157,42 @@ fn judge(a: (&Profile, Option<&Entry>), b: (&Profile, Option<&Entry>), tolerance
         }
         _ if ratio <= 1.0 + tolerance => (WITHIN, format!("{percent}: within the tolerance")),
         _ => (MOVED, format!("{percent}, without intervals")),
+    }
+}
+
+/// What the points of two entries with different verdicts say of who wins.
+enum Winner {
+    /// The other one, at this size.
+    Changes(String),
+    /// At each size that both measured the same one, as far as can be told.
+    Stays,
+}
+
+/// `None` where the verdicts do not rest on points of the same sizes.
+fn other_winner(x: &Entry, y: &Entry, tolerance: f64) -> Option<Winner> {
+    use Verdict::{Always, Crossing, Inconclusive, Never, NonMonotone};
+    let measured = |e: &Entry| {
+        !e.edited && matches!(e.verdict, Always | Crossing | Inconclusive | Never | NonMonotone) && !e.points.is_empty()
+    };
+    if !measured(x) || !measured(y) {
+        return None;
+    }
+    let of: HashMap<u64, &CalibratePoint> = y.points.iter().map(|p| (p.size, p)).collect();
+    let both: Vec<_> = x.points.iter().filter_map(|p| Some((p, *of.get(&p.size)?))).collect();
+    let ratio = |p: &CalibratePoint| p.cpu_s / p.gpu_s;
+    // By how much they differ if the winner does.
+    let change = |(p, q): &(&CalibratePoint, &CalibratePoint)| {
+        let (r, s) = (ratio(p), ratio(q));
+        let touch = p.ratio_ci[1] >= q.ratio_ci[0] && q.ratio_ci[1] >= p.ratio_ci[0];
+        let factor = r.max(s) / r.min(s);
+        ((r > 1.0) != (s > 1.0) && !touch && factor > 1.0 + tolerance).then_some(factor)
+    };
+    let most = both.iter().filter_map(|pair| Some((change(pair)?, pair))).max_by(|a, b| a.0.total_cmp(&b.0));
+    match most {
+        Some((_, (p, q))) => {
+            Some(Winner::Changes(format!("CPU / device at {} {}: {:.2} and {:.2}", p.size, x.unit, ratio(p), ratio(q))))
+        }
+        None => (!both.is_empty()).then_some(Winner::Stays),
     }
 }
 
@@ -175,5 +221,59 @@ mod tests {
         let said = states(&of("always", 1e-4), &of("always", 1.2e-4));
         let line = "pci:1 always at 2 threads: thresholds are stated for states of the machine that are 20 % apart";
         assert!(said.len() == 1 && said[0].starts_with(line), "{said:?}");
+    }
+    #[test]
+    fn verdicts_differ_only_where_the_winner_does() {
+        // CPU / device with its interval at 100, 1000, ...
+        let of = |verdict: Verdict, ratios: &[[f64; 3]]| {
+            let point = |(i, [low, ratio, high]): (usize, &[f64; 3])| CalibratePoint {
+                size: 10u64.pow(i as u32 + 2),
+                cpu_s: 1e-5 * ratio,
+                gpu_s: 1e-5,
+                ratio_ci: [*low, *high],
+                pairs: 15,
+            };
+            let points = ratios.iter().enumerate().map(point).collect();
+            Entry { op: "sum".into(), verdict, unit: "elements".into(), points, ..Entry::default() }
+        };
+        let word = |x: &Entry, y: &Entry, tolerance: f64| {
+            let of = |e: &Entry| Profile { entries: vec![e.clone()], ..Profile::new(Kind::Calibrated, "x") };
+            let [a, b] =
+                [diff(&of(x), &of(y), tolerance), diff(&of(y), &of(x), tolerance)].map(|d| d[0].verdict.clone());
+            assert_eq!(a, b, "the other way round");
+            a
+        };
+        let never = of(Verdict::Never, &[[0.2, 0.3, 0.4], [0.9, 0.97, 1.05], [0.2, 0.3, 0.4]]);
+        let near = of(Verdict::NonMonotone, &[[0.2, 0.3, 0.4], [1.01, 1.06, 1.11], [0.2, 0.3, 0.4]]);
+        let far = of(Verdict::NonMonotone, &[[0.2, 0.3, 0.4], [1.2, 1.3, 1.4], [0.2, 0.3, 0.4]]);
+        assert_eq!(word(&never, &near, 0.0), UNKNOWN, "it may be the same machine");
+        assert_eq!(word(&never, &far, 0.15), VERDICT);
+        assert_eq!(word(&never, &far, 0.5), UNKNOWN, "within the tolerance");
+        let slower = of(Verdict::Never, &[[0.2, 0.3, 0.4], [0.6, 0.7, 0.8], [0.2, 0.3, 0.4]]);
+        assert_eq!(
+            word(&of(Verdict::Inconclusive, &[[0.2, 0.3, 0.4], [0.9, 0.97, 1.0]]), &slower, 0.0),
+            UNKNOWN,
+            "slower still loses"
+        );
+        // What was measured further says nothing of a change.
+        let short = of(Verdict::Never, &[[0.2, 0.3, 0.4]]);
+        let long = of(Verdict::Crossing, &[[0.2, 0.3, 0.4], [1.5, 1.6, 1.7]]);
+        assert_eq!(word(&short, &long, 0.0), UNKNOWN);
+        let lost = of(Verdict::Never, &[[0.2, 0.3, 0.4], [0.6, 0.7, 0.8]]);
+        assert_eq!(word(&long, &lost, 0.15), VERDICT);
+        let d = diff(
+            &Profile { entries: vec![long.clone()], ..Profile::new(Kind::Calibrated, "x") },
+            &Profile { entries: vec![lost.clone()], ..Profile::new(Kind::Calibrated, "x") },
+            0.15,
+        );
+        assert_eq!(d[0].reason, "crossing and never: CPU / device at 1000 elements: 1.60 and 0.70");
+        // Verdicts that rest on something else.
+        let edited = Entry { edited: true, ..near.clone() };
+        let unsafe_ = Entry { verdict: Verdict::Unsafe, ..near.clone() };
+        let elsewhere = Entry { points: near.points[1..2].to_vec(), ..near.clone() };
+        for y in [&edited, &of(Verdict::Always, &[]), &unsafe_] {
+            assert_eq!(word(&never, y, 0.0), VERDICT, "{y:?}");
+        }
+        assert_eq!(word(&short, &elsewhere, 0.0), VERDICT, "no size of both");
     }
 }
