@@ -35,7 +35,7 @@ fn profile(rule: Rule) -> Profile {
         |flop_s, fixed_s| Side { fixed_s, flop_s, byte_s: 1e-11, wave: 65_536.0, wave_most: 8.0, ..Side::default() };
     let all = |side: Side| Side { cache: 1e6, tile: 32, knots: [0.0, 4.0], factors: vec![1.0, 1.1, 1.0, 0.9], ..side };
     let [usual, whole] = [[side(1e-9, 1e-7), side(1e-12, 1e-5)], [all(side(1e-9, 1e-7)), all(side(1e-12, 1e-5))]]
-        .map(|[cpu, device]| Curve { span: [[1.0, 1e18]; 4], cpu, device });
+        .map(|[cpu, device]| Curve { span: [[1.0, 1e18]; 4], cpu, device, ..Curve::default() });
     let mut number = 0;
     let mut curve = || {
         number += 1;

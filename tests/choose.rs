@@ -177,7 +177,7 @@ fn the_cheapest_of_several_devices() {
 #[test]
 fn a_profile_that_goes_by_curves() {
     let side = |fixed_s, flop_s| Side { fixed_s, flop_s, ..Side::default() };
-    let curve = Curve { span: [[1.0, 1e7]; 4], cpu: side(0.0, 1e-9), device: side(90e-6, 1e-10) };
+    let curve = Curve { span: [[1.0, 1e7]; 4], cpu: side(0.0, 1e-9), device: side(90e-6, 1e-10), ..Curve::default() };
     let mut p = profile(&["a"], vec![Entry { curve: Some(curve), ..entry("a", "always", 1_000_000, 0.5) }]);
     let auto = |p: &Profile, n| chosen(p, Policy::Automatic, &exp(n, Operands::Host));
     is(auto(&p, 200_000), "cpu", Reason::BelowThreshold);
@@ -310,7 +310,12 @@ fn random(rng: &Philox, seed: u64, wild: bool) -> Profile {
         e.curve = (at(i + 18, 3) > 0).then(|| {
             let side = |flop_s: f64, fixed_s: f64| Side { fixed_s, flop_s, byte_s: 1e-11, ..Side::default() };
             let times = 1.0 + at(i + 19, 20) as f64;
-            Curve { span: [[1.0, 1e3 * times]; 4], cpu: side(1e-9, 1e-8), device: side(1e-11, times * 1e-7) }
+            Curve {
+                span: [[1.0, 1e3 * times]; 4],
+                cpu: side(1e-9, 1e-8),
+                device: side(1e-11, times * 1e-7),
+                ..Curve::default()
+            }
         });
         p.entries.push(e);
     }
@@ -518,7 +523,7 @@ fn counted() {
     let mut curves = p.clone();
     curves.rule = Rule::Curve;
     let side = |flop_s, fixed_s| Side { fixed_s, flop_s, wave: 65_536.0, wave_most: 8.0, ..Side::default() };
-    let curve = Curve { span: [[1.0, 1e18]; 4], cpu: side(1e-9, 1e-7), device: side(1e-12, 1e-5) };
+    let curve = Curve { span: [[1.0, 1e18]; 4], cpu: side(1e-9, 1e-7), device: side(1e-12, 1e-5), ..Curve::default() };
     curves.entries.iter_mut().for_each(|e| e.curve = Some(curve.clone()));
     let chooser = Chooser::knowing(curves, op::words());
     assert_eq!(choices_by_curve(&chooser, &in_own_words(&calls)), gpu);

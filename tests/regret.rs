@@ -22,6 +22,11 @@ const OPS: [&str; 8] = ["gemm", "gemv", "bmm", "conv2d", "add", "exp", "sum", "s
 /// Whose cost has none of the fitted forms.
 const ROUGH: [&str; 3] = ["steps", "cliffs", "bands"];
 
+/// `REGRET_SEED`, or 1.
+fn seed() -> u64 {
+    std::env::var("REGRET_SEED").ok().and_then(|v| v.parse().ok()).unwrap_or(1)
+}
+
 fn config(op: &str) -> CalibrateConfig {
     let op = find(op).unwrap();
     CalibrateConfig {
@@ -95,7 +100,7 @@ fn percent(v: f64) -> String {
 }
 
 /// The goals are printed key by key, met or not. What is asserted holds today and must not get worse. `REGRET_SHAPES=300`
-/// for more shapes.
+/// for more shapes, `REGRET_SEED=2` for other noise and other measured shapes.
 #[test]
 fn placing_by_curves_costs_little_on_every_simulated_machine() {
     let shapes = std::env::var("REGRET_SHAPES").ok().and_then(|v| v.parse().ok()).unwrap_or(60);
@@ -104,7 +109,7 @@ fn placing_by_curves_costs_little_on_every_simulated_machine() {
         let spec = sim::spec(preset).unwrap();
         let mut of_preset = Vec::new();
         for op in OPS {
-            let cal = study(&spec, &config(op), 11);
+            let cal = study(&spec, &CalibrateConfig { seed: seed(), ..config(op) }, 11);
             let records = truth(&spec, &cal.profile, shapes);
             assert!(records.len() >= 2, "{preset} {op}");
             for r in records {
@@ -158,6 +163,28 @@ fn placing_by_curves_costs_little_on_every_simulated_machine() {
         crossing.len()
     );
     assert!(worse * 10 >= crossing.len() * 9, "{worse} of {}", crossing.len());
+}
+
+/// Curves of a machine with cliffs sent sizes to the CPU that lie between two at which the device was found to win, and lost up to
+/// 36 % there. Where a size says all, what was found decides; the same curves without that are seen to lose.
+#[test]
+fn what_was_found_decides_where_a_size_says_all() {
+    let spec = sim::spec("cliffs").unwrap();
+    let mut without = 0.0f64;
+    for seed in [4, 11, 17] {
+        let mut profile = study(&spec, &CalibrateConfig { seed, ..config("exp") }, 11).profile;
+        let resident = |p: &Profile| {
+            let records = truth(&spec, p, 60);
+            let r = records.iter().find(|r| r.residency == "resident").unwrap().clone();
+            assert_eq!(r.verdict, "crossing");
+            policy(&r, "auto").worst
+        };
+        let worst = resident(&profile);
+        assert!(worst <= 0.10, "seed {seed}: {}", percent(worst));
+        profile.entries.iter_mut().filter_map(|e| e.curve.as_mut()).for_each(|c| c.change = None);
+        without = without.max(resident(&profile));
+    }
+    assert!(without > 0.15, "nothing was to be lost: {}", percent(without));
 }
 
 /// The rough machines are no exercise in fitting what was put in: on exact, noise-free times something is left.

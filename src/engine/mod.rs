@@ -626,7 +626,7 @@ mod tests {
             verdict,
             unit: "elements".into(),
             verify: "ok".into(),
-            curve: Some(Curve { span: [[1.0, 1e9]; 4], cpu: slow, device: fast }),
+            curve: Some(Curve { span: [[1.0, 1e9]; 4], cpu: slow, device: fast, ..Curve::default() }),
             ..Entry::default()
         });
         p

@@ -32,6 +32,7 @@ pub fn why_lines(engine: &Engine, e: &Explanation) -> Vec<String> {
             if curve.covers(&model::Shape::of(&e.features)) {
                 lines.push(format!("CPU: {}", curve.cpu.text(&e.features)));
                 lines.push(format!("device: {}", curve.device.text(&e.features)));
+                lines.extend(curve.change_text(&e.features).filter(|_| profile.rule == Rule::Curve));
                 let threshold =
                     matches!(e.why, Why::Profile(Reason::ReachesThreshold | Reason::BelowThreshold | Reason::Always));
                 if threshold && profile.rule == Rule::Curve && model::exceeds(entry, curve, &e.features) {

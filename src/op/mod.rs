@@ -415,6 +415,11 @@ fn near(a: &str, b: &str) -> bool {
 }
 
 impl OpDesc {
+    /// Whether the size of a call says all of its shape.
+    pub fn has_one_dimension(&self) -> bool {
+        self.dims.len() == 1
+    }
+
     /// A case with the given sizes; attributes are checked against the declarations, sizes against `shapes`.
     pub fn case(&self, dtype: DType, dims: &[u64], attrs: Attrs, fill: Fill) -> Result<Case> {
         if dims.len() != self.dims.len() {

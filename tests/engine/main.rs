@@ -166,7 +166,7 @@ fn far_beyond_what_was_measured_the_threshold_decides() {
     let span = [[1.0, 1e5], [1.0, 1e9], [1.0, 1e9], [1.0, 1e9]];
     let mut p = profile(&[device.info()]);
     p.rule = gpuctl::profile::Rule::Curve;
-    p.entries[0].curve = Some(Curve { span, cpu: side(1e-9), device: side(2e-9) });
+    p.entries[0].curve = Some(Curve { span, cpu: side(1e-9), device: side(2e-9), ..Curve::default() });
     let engine = Engine::builder().env(env()).profile_value(p).device(device).build().unwrap();
     for (n, ran_on, reason) in [(36, "cpu", Reason::PredictedSlower), (64, "opencl:a", Reason::ReachesThreshold)] {
         let done = gemm(&engine, n);

@@ -135,7 +135,7 @@ fn curve(d: &Dice) -> Curve {
         factors: (0..d.below(5)).map(|_| d.log(0.5, 2.0)).collect(),
         ..Side::default()
     };
-    Curve { span: [[1.0, 1e12]; 4], cpu: side(1e-7), device: side(1e-5) }
+    Curve { span: [[1.0, 1e12]; 4], change: None, cpu: side(1e-7), device: side(1e-5) }
 }
 
 /// Signs a text whose body was changed, as a forger would: the digest alone.

@@ -455,7 +455,7 @@ impl<'a> Job<'a> {
             if spent {
                 self.spent.push(Entry::from(&record));
             }
-            self.push(g, record, curve, true, sink);
+            self.push(g, record, curve.map(|c| Curve { change: found.change, ..c }), true, sink);
         }
         Ok(())
     }

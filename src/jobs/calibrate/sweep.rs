@@ -105,6 +105,8 @@ pub(super) struct Found {
     pub(super) outcome: Outcome,
     /// Why larger sizes are missing, if they are.
     pub(super) cut: Option<String>,
+    /// [`Curve::change`](crate::profile::model::Curve::change), as measured.
+    pub(super) change: Option<[f64; 2]>,
 }
 
 /// What was measured, to go on from.
@@ -219,7 +221,7 @@ impl Sweep<'_> {
             // Neighbouring numbers may make sizes that are equal in the op's unit.
             points.dedup_by_key(|p| p.size);
             let cut = without.map_or_else(|| swept.cut.clone(), |from| Some(left_out(*from, NO_TIME)));
-            Ok(Found { points, outcome: self.sized(found, series)?, cut })
+            Ok(Found { points, outcome: self.sized(found, series)?, cut, change: self.change(outcome)? })
         };
         swept.outcomes.iter().enumerate().map(of).collect()
     }
@@ -240,6 +242,13 @@ impl Sweep<'_> {
         }
         samples.extend(state.others.iter().map(|(case, process, pairs)| sample(case, *process, &pairs[which])));
         Ok((samples, self.residencies[which] != Residency::Resident))
+    }
+
+    /// Bytes at both ends of a crossing's interval where sizes are all there is.
+    fn change(&self, outcome: &Outcome) -> Result<Option<[f64; 2]>> {
+        let Outcome::Crossing { ci: [low, high], .. } = outcome else { return Ok(None) };
+        let bytes = |param: u64| Ok((self.op.cost)(&self.case(param)?).bytes() as f64);
+        if self.op.has_one_dimension() { Ok(Some([bytes(*low)?, bytes(*high)?])) } else { Ok(None) }
     }
 
     fn case(&self, param: u64) -> Result<Case> {

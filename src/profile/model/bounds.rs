@@ -114,6 +114,23 @@ fn above(side: &Side) -> Option<[f64; TERMS]> {
     Some(terms)
 }
 
+/// What is above 0 where the device surely takes longer, and where the CPU does.
+fn longer_by(curve: &Curve) -> Option<[[f64; TERMS]; 2]> {
+    if let Some([low, high]) = curve.change {
+        let mut by = [[0.0; TERMS]; 2];
+        for (terms, sign, bytes) in by.iter_mut().zip([-1.0, 1.0]).zip([low, high]).map(|((t, s), b)| (t, s, b)) {
+            let wider = |v: f64| v - SLACK * v.abs();
+            (terms[READ], terms[WRITTEN], terms[ONE]) = (wider(sign), wider(sign), wider(-sign * bytes));
+        }
+        return Some(by);
+    }
+    let [cpu, device] = [&curve.cpu, &curve.device].map(|side| Bounds::of(side, &curve.span));
+    // At least the one's time, less at most the other's.
+    let less = |one: Bounds, other: [f64; TERMS]| std::array::from_fn(|t| one.below[t] - other[t]);
+    let above = [cpu.above?, device.above?];
+    Some([less(device, above[0]), less(cpu, above[1])])
+}
+
 /// A curve's answer where it is plain. Small, and at any address, as there is one for each entry of a profile.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::profile) struct Plain {
@@ -198,14 +215,11 @@ impl Plain {
     }
 
     fn of_curve(curve: &Curve, operations: f64) -> Option<Plain> {
-        let [cpu, device] = [&curve.cpu, &curve.device].map(|side| Bounds::of(side, &curve.span));
-        // At least the one's time, less at most the other's.
         let mut longer = [[0; 8]; TERMS / 2];
-        for (i, (one, other)) in [(&device, &cpu), (&cpu, &device)].into_iter().enumerate() {
-            let above = other.above?;
-            for (t, (low, high)) in one.below.iter().zip(above).enumerate() {
+        for (i, terms) in longer_by(curve)?.into_iter().enumerate() {
+            for (t, term) in terms.into_iter().enumerate() {
                 let at = 4 * (t % 2) + 2 * i;
-                longer[t / 2][at..at + 2].copy_from_slice(&Low::at_most(low - high)?.0.to_le_bytes());
+                longer[t / 2][at..at + 2].copy_from_slice(&Low::at_most(term)?.0.to_le_bytes());
             }
         }
         let tile = curve.cpu.tile.max(curve.device.tile).max(1).ilog2();
@@ -316,7 +330,9 @@ mod tests {
 
         fn entry(&mut self) -> Entry {
             let span = [[self.log(0.0, 2.0), self.log(9.0, 12.0)], [1.0, 1e10], [1.0, self.log(7.0, 10.0)], [1.0, 1e4]];
-            let curve = Curve { span, cpu: self.side(), device: self.side() };
+            let low = self.log(2.0, 8.0);
+            let change = (self.unit() < 0.3).then(|| [low, low * self.log(0.0, 0.3)]);
+            let curve = Curve { span, change, cpu: self.side(), device: self.side() };
             assert_eq!(curve.fault(), None);
             Entry { verdict: Verdict::Crossing, curve: Some(curve), ..Entry::default() }
         }
@@ -351,7 +367,11 @@ mod tests {
     /// Bounds that are too narrow would be seen.
     #[test]
     fn a_wrong_bound_is_seen() {
-        let faults: [(&str, fn(&mut Curve)); 6] = [
+        let faults: [(&str, fn(&mut Curve)); 8] = [
+            ("no change", |c| c.change = None),
+            ("a change that ends sooner", |c| {
+                c.change.iter_mut().for_each(|[_, high]| *high *= 0.98);
+            }),
             ("a wave less", |c| c.cpu.wave = 0.0),
             ("no padding", |c| c.device.tile = 0),
             ("no limit of what is alone", |c| c.cpu.wave_most = 1.0),

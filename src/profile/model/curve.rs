@@ -19,6 +19,10 @@ pub(super) const BEYOND: f64 = 32.0;
 pub struct Curve {
     /// Least and most of each [`Shape::axes`] among the measured shapes.
     pub span: [[f64; 2]; 4],
+    /// Where calls have one dimension and the winner was found to change once: bytes read and written below which the CPU wins, and
+    /// from which on the device does. Of such calls a size says all, so that only between these do the sides' times decide.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub change: Option<[f64; 2]>,
     /// The CPU.
     pub cpu: Side,
     /// The device, with the copies that the residency needs.
@@ -364,11 +368,31 @@ impl Curve {
         s.axes().iter().zip(&self.span).all(|(v, [low, high])| *v * BEYOND >= *low && *v <= *high * BEYOND)
     }
 
+    /// What was found where a size says all, for people; `None` where the sides' times decide.
+    pub fn change_text(&self, call: &Features) -> Option<String> {
+        let [low, high] = self.change?;
+        let found = match self.outside(&Shape::of(call))? {
+            true => format!("the device wins from {} moved on", units::bytes(high as u64)),
+            false => format!("the CPU wins below {} moved", units::bytes(low as u64)),
+        };
+        Some(format!("curve: one dimension, so that what was found decides: {found}"))
+    }
+
+    /// Whether the device wins a call outside of [`Curve::change`]; `None` within it, and where there is none.
+    pub(super) fn outside(&self, s: &Shape) -> Option<bool> {
+        let [low, high] = self.change?;
+        let bytes = s.bytes();
+        if bytes >= high { Some(true) } else { (bytes < low).then_some(false) }
+    }
+
     /// Why a file with this curve is refused; `None` if it is sound.
     pub fn fault(&self) -> Option<String> {
         let sound = |[low, high]: &[f64; 2]| low.is_finite() && high.is_finite() && *low >= 1.0 && low <= high;
         if !self.span.iter().all(sound) {
             return Some("span: expected pairs of ascending numbers from 1 on".into());
+        }
+        if !self.change.iter().all(sound) {
+            return Some("change: expected two ascending numbers from 1 on".into());
         }
         let side = |name: &str, s: &Side| s.fault().map(|why| format!("{name}.{why}"));
         side("cpu", &self.cpu).or_else(|| side("device", &self.device))
@@ -449,7 +473,7 @@ mod tests {
 
     #[test]
     fn what_a_file_must_not_say_is_refused() {
-        let good = Curve { span: [[1.0, 2.0]; 4], cpu: side(), device: side() };
+        let good = Curve { span: [[1.0, 2.0]; 4], change: None, cpu: side(), device: side() };
         assert_eq!(good.fault(), None);
         let text = toml::to_string(&good).unwrap();
         assert_eq!(toml::from_str::<Curve>(&text).unwrap(), good);
@@ -476,9 +500,13 @@ mod tests {
         for (i, fault) in faults.into_iter().enumerate() {
             assert!(with(fault).is_some_and(|why| why.starts_with("device.")), "fault {i}");
         }
-        for span in [[0.0, 1.0], [2.0, 1.0], [1.0, f64::NAN]] {
-            assert!(Curve { span: [span; 4], ..good.clone() }.fault().is_some());
+        for pair in [[0.0, 1.0], [2.0, 1.0], [1.0, f64::NAN], [1.0, f64::INFINITY]] {
+            assert!(Curve { span: [pair; 4], ..good.clone() }.fault().is_some_and(|why| why.starts_with("span")));
+            let fault = Curve { change: Some(pair), ..good.clone() }.fault();
+            assert!(fault.is_some_and(|why| why.starts_with("change")), "{pair:?}");
         }
+        let changes = Curve { change: Some([1e4, 2e4]), ..good.clone() };
+        assert_eq!((changes.fault(), toml::from_str(&toml::to_string(&changes).unwrap())), (None, Ok(changes)));
         let shape = |n| Shape::of(&features(n));
         let narrow = Curve { span: [[1e4, 2e4], [8e3, 16e3], [4e3, 8e3], [2.0, 3.0]], ..good };
         assert!(narrow.covers(&shape(1000)) && narrow.covers(&shape(60_000)) && !narrow.covers(&shape(100_000)));

@@ -36,7 +36,7 @@ pub fn fit(samples: &[Sample], copies: bool) -> Option<Curve> {
         }
     }
     let [cpu, device] = levels.sides(|data| data.side());
-    let curve = Curve { span, cpu, device };
+    let curve = Curve { span, change: None, cpu, device };
     curve.fault().is_none().then_some(curve)
 }
 

@@ -70,7 +70,7 @@ pub fn predict(entry: &Entry, call: &Features) -> Option<Times> {
     Some(Times { cpu_s: cpu_seconds(entry, call.work)?, device_s: gpu_seconds(entry, call.work)? })
 }
 
-/// Whether the entry's curve says that the device is faster. `None` without a curve, for shapes that it does not cover or whose
+/// Whether the entry's curve says that the device is faster: by what was found ([`Curve::change`]) or by both times. `None` without a curve, for shapes that it does not cover or whose
 /// place the threshold knows better ([`exceeds`]), and where the device's results were wrong or nobody looked. Pure; allocates
 /// nothing.
 pub fn device_wins(entry: &Entry, call: &Features) -> Option<bool> {
@@ -78,7 +78,9 @@ pub fn device_wins(entry: &Entry, call: &Features) -> Option<bool> {
     if exceeds(entry, curve, call) {
         return None;
     }
-    predict(entry, call).map(|t| t.device_s < t.cpu_s)
+    let shape = Shape::of(call);
+    let predicted = || curve.device.seconds(&shape) < curve.cpu.seconds(&shape);
+    curve.covers(&shape).then(|| curve.outside(&shape).unwrap_or_else(predicted))
 }
 
 /// How far beyond the measured operations a curve may send to the CPU what the threshold sends to the device, as a factor: as far
@@ -129,8 +131,12 @@ mod tests {
     #[test]
     fn a_stretched_curve_takes_nothing_from_a_device_that_wins_from_some_size_on() {
         let side = |flop_s: f64| Side { fixed_s: 1e-5, flop_s, ..Side::default() };
-        let curve =
-            Curve { span: [[1e3, 1e4], [1.0, 1e4], [1.0, 1e4], [1.0, 1e3]], cpu: side(1e-9), device: side(2e-9) };
+        let curve = Curve {
+            span: [[1e3, 1e4], [1.0, 1e4], [1.0, 1e4], [1.0, 1e3]],
+            change: None,
+            cpu: side(1e-9),
+            device: side(2e-9),
+        };
         let call = |flops: u64| Features {
             work: flops.into(),
             cost: crate::base::Cost { flops, read: 5000, written: 1000 },
@@ -145,6 +151,30 @@ mod tests {
         for verdict in [Verdict::Never, Verdict::NonMonotone, Verdict::Inconclusive] {
             assert_eq!([5_000, 80_000].map(|n| at(verdict, n)), [Some(false); 2], "{verdict}");
         }
+    }
+
+    /// A curve that says the opposite of what was found at every size: what was found decides, but for between its two ends, beyond
+    /// far more than was measured, and of shapes that are not like those.
+    #[test]
+    fn where_a_size_says_all_what_was_found_decides() {
+        let side = |flop_s: f64| Side { fixed_s: 1e-5, flop_s, ..Side::default() };
+        let slow_above = Side { fixed_s: 1e-6, ..side(3e-9) };
+        let span = [[1e3, 1e6], [4e3, 4e6], [4e3, 4e6], [1.0, 1.0]];
+        let curve = Curve { span, change: Some([80e3, 88e3]), cpu: side(1e-9), device: slow_above };
+        let call = |n: u64| Features {
+            work: n.into(),
+            cost: crate::base::Cost { flops: n, read: 4 * n, written: 4 * n },
+            ..Features::default()
+        };
+        let at = |curve: &Curve, n| {
+            let entry = Entry { verdict: Verdict::Crossing, curve: Some(curve.clone()), ..entry("elements") };
+            device_wins(&entry, &call(n))
+        };
+        let sizes = [2_000, 9_990, 10_010, 10_990, 11_000, 900_000];
+        assert_eq!(sizes.map(|n| at(&curve, n)), [false, false, false, false, true, true].map(Some));
+        let alone = Curve { change: None, ..curve.clone() };
+        assert_eq!(sizes.map(|n| at(&alone, n)), [true, false, false, false, false, false].map(Some));
+        assert_eq!([3, 2_100_000].map(|n| at(&curve, n)), [None; 2]);
     }
 
     #[test]

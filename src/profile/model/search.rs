@@ -24,6 +24,10 @@ const SPLITS: usize = 24;
 /// Extents nearer to each other than this are one.
 const APART: f64 = 1.0005;
 
+/// Scores take what a form leaves to be independent from shape to shape. Tiles, waves and clocks that fall make it less so: a difference
+/// of two scores counts as so many times smaller.
+const ALIKE: f64 = 2.0;
+
 /// Fewest shapes on either side of where something begins.
 const FEW: usize = 3;
 
@@ -88,34 +92,45 @@ impl Data<'_> {
         best.side
     }
 
-    /// All that explain them about as well, with their weights: other forms, and waves that begin elsewhere.
+    /// All that explain them about as well, with their weights: other forms, and waves and caches that begin elsewhere.
     pub(super) fn committee(&self) -> Vec<(Side, f64)> {
         let mut members: Vec<Scored> = Vec::new();
         for found in self.best() {
             let score = self.scored(found.side.clone()).score.min(found.score);
-            for by in [1.04, 1.0 / 1.04] {
-                // As far as the times allow; a team anywhere between the two shapes that tell.
-                let (mut side, mut last) = (found.side.clone(), None);
-                if side.teamed {
-                    side.wave = self.beside(&side, by > 1.0);
-                    last = Some(self.scored(side.clone()));
-                }
-                for _ in 0..if side.wave > 0.0 { 24 } else { 0 } {
-                    side.wave *= by;
+            // As far as the times allow.
+            let moved = |mut side: Side, times: &dyn Fn(&mut Side)| {
+                let mut last = None;
+                for _ in 0..24 {
+                    times(&mut side);
                     let moved = self.scored(side.clone());
-                    if moved.score > score + 2.0 {
+                    if moved.score > score + 2.0 * ALIKE {
                         break;
                     }
                     last = Some(moved);
                 }
-                members.extend(last);
+                last
+            };
+            for by in [1.04, 1.0 / 1.04] {
+                let mut side = found.side.clone();
+                // A team anywhere between the two shapes that tell.
+                let mut told = None;
+                if side.teamed {
+                    side.wave = self.beside(&side, by > 1.0);
+                    told = Some(self.scored(side.clone()));
+                }
+                if side.wave > 0.0 {
+                    members.extend(moved(side, &|s| s.wave *= by).or(told));
+                }
+                if found.side.cache > 0.0 {
+                    members.extend(moved(found.side.clone(), &|s| s.cache *= by));
+                }
             }
             members.push(Scored { score, ..found });
         }
         let least = members.iter().map(|m| m.score).fold(f64::INFINITY, f64::min);
         let weighted = |mut m: Scored| {
             self.correct(&mut m.side);
-            (m.side, (-(m.score - least) / 2.0).max(-30.0).exp())
+            (m.side, (-(m.score - least) / (2.0 * ALIKE)).max(-30.0).exp())
         };
         members.into_iter().map(weighted).collect()
     }

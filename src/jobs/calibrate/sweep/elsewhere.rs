@@ -11,7 +11,7 @@ const OTHERS: [usize; 2] = [10, 24];
 
 /// Where the winner changes, so many times as many shapes more whose place is in doubt then, out of a pool of them. With several
 /// dimensions few of a pool have nearly the extent at which threads may start: out of 600, a third round asked for none there.
-const DOUBTFUL: [usize; 3] = [4, 8, 2400];
+const DOUBTFUL: [usize; 3] = [8, 8, 2400];
 
 /// First ones of the pool that are far from others: of more, the farthest would be more extreme ones.
 const FAR: usize = 600;
@@ -87,10 +87,10 @@ impl Running<'_, '_> {
         let (Some(low), Some(high)) = (grid.first().copied(), grid.last().copied()) else { return Ok(None) };
         let sweep = self.sweep;
         let range = (sweep.size(low)?, sweep.size(high)?);
-        let n = OTHERS[usize::from(sweep.op.dims.len() > 1)];
+        let n = OTHERS[usize::from(!sweep.op.has_one_dimension())];
         let pool = shapes(sweep.op, sweep.dtype, sweep.family, range, sweep.seed ^ POOL_SEED, DOUBTFUL[2], false)?;
         let mut cases = shapes(sweep.op, sweep.dtype, sweep.family, range, sweep.seed, n, true)?;
-        if sweep.op.dims.len() > 1 {
+        if !sweep.op.has_one_dimension() {
             cases.truncate(n / 2);
             let far = farthest(sweep.op, &cases, &pool[..pool.len().min(FAR)], n - cases.len());
             cases.extend(far.into_iter().map(|i| pool[i].clone()));
