@@ -117,12 +117,14 @@ fn above(side: &Side) -> Option<[f64; TERMS]> {
 /// What is above 0 where the device surely takes longer, and where the CPU does.
 fn longer_by(curve: &Curve) -> Option<[[f64; TERMS]; 2]> {
     if let Some([low, high]) = curve.change {
-        let mut by = [[0.0; TERMS]; 2];
-        for (terms, sign, bytes) in by.iter_mut().zip([-1.0, 1.0]).zip([low, high]).map(|((t, s), b)| (t, s, b)) {
-            let wider = |v: f64| v - SLACK * v.abs();
+        let wider = |v: f64| v - SLACK * v.abs();
+        // Bytes beyond these, or these beyond the bytes.
+        let beyond = |sign: f64, bytes: f64| {
+            let mut terms = [0.0; TERMS];
             (terms[READ], terms[WRITTEN], terms[ONE]) = (wider(sign), wider(sign), wider(-sign * bytes));
-        }
-        return Some(by);
+            terms
+        };
+        return Some([beyond(-1.0, low), beyond(1.0, high)]);
     }
     let [cpu, device] = [&curve.cpu, &curve.device].map(|side| Bounds::of(side, &curve.span));
     // At least the one's time, less at most the other's.

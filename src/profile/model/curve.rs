@@ -472,6 +472,17 @@ mod tests {
     }
 
     #[test]
+    fn what_was_found_can_be_read() {
+        // 12 bytes each.
+        let curve = Curve { change: Some([12_288.0, 24_576.0]), ..Curve::default() };
+        let said = |n| curve.change_text(&features(n)).unwrap_or_default();
+        assert!(said(1023).ends_with("the CPU wins below 12.0 KiB moved"), "{}", said(1023));
+        assert_eq!([said(1024), said(2047)], ["", ""], "the sums decide");
+        assert!(said(2048).ends_with("the device wins from 24.0 KiB moved on"), "{}", said(2048));
+        assert_eq!(Curve::default().change_text(&features(9)), None);
+    }
+
+    #[test]
     fn what_a_file_must_not_say_is_refused() {
         let good = Curve { span: [[1.0, 2.0]; 4], change: None, cpu: side(), device: side() };
         assert_eq!(good.fault(), None);
