@@ -70,9 +70,9 @@ pub fn predict(entry: &Entry, call: &Features) -> Option<Times> {
     Some(Times { cpu_s: cpu_seconds(entry, call.work)?, device_s: gpu_seconds(entry, call.work)? })
 }
 
-/// Whether the entry's curve says that the device is faster: by what was found ([`Curve::change`]) or by both times. `None` without a curve, for shapes that it does not cover or whose
-/// place the threshold knows better ([`exceeds`]), and where the device's results were wrong or nobody looked. Pure; allocates
-/// nothing.
+/// Whether the entry's curve says that the device is faster: by what was found ([`Curve::change`]), or by both times. `None` without a
+/// curve, for shapes that it does not cover or whose place the threshold knows better ([`exceeds`]), and where the device's results were
+/// wrong or nobody looked. Pure; allocates nothing.
 pub fn device_wins(entry: &Entry, call: &Features) -> Option<bool> {
     let curve = deciding(entry)?;
     if exceeds(entry, curve, call) {
