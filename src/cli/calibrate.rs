@@ -167,7 +167,7 @@ impl Ctx<'_> {
         let mut judged = Vec::new();
         let (mut refused, mut unkept) = (Vec::new(), Vec::new());
         let (mut infos, mut absent) = (Vec::new(), Vec::new());
-        let mut awake = None;
+        let (mut awake, mut twice) = (None, check::Twice::default());
         for threads in counts(a) {
             let mut rig = self.calibrate_rig(a, threads, if a.processes == 1 { Pin::Workers } else { Pin::Free })?;
             // What another thread count's rig lacks as well is said once.
@@ -196,7 +196,11 @@ impl Ctx<'_> {
             // A file that is checked says itself what its thresholds are stated for.
             let mut states = made.as_ref().map_or_else(Vec::new, |made| made.states.clone());
             State::join(&mut states, &remembered.states);
-            let cfg = calibrate::CalibrateConfig { states, ..cfg.clone() };
+            let mut cfg = calibrate::CalibrateConfig { states, ..cfg.clone() };
+            // What seems to have changed is measured once more: there is time for that.
+            let checks = made.as_ref().filter(|_| workload.is_none());
+            let again = cfg.budget.mul_f64(if checks.is_some() { check::AGAIN } else { 0.0 });
+            cfg.budget -= again;
             let mut part = match (&workload, &start) {
                 (Some(workload), _) => {
                     let answer = self.judge((a, threads), (&cfg, workload), &rig, &mut sink, &cancel)?;
@@ -207,6 +211,10 @@ impl Ctx<'_> {
                 (None, None) => calibrate::run(&cfg, &rig, &mut sink, &cancel)?,
                 (None, Some(start)) => calibrate::run_workers(&cfg, &rig, start, &mut sink, &cancel)?,
             };
+            if let Some(made) = checks {
+                let cfg = calibrate::CalibrateConfig { budget: again, ..cfg.clone() };
+                twice.measure(made, &mut part, &cfg, (&rig, start.as_ref()), &mut sink, &cancel)?;
+            }
             if a.regret && !part.interrupted {
                 // An earlier profile's keys may be of devices and processors that nobody asked for now. The profile is there already:
                 // it is written whatever becomes of this.
@@ -238,7 +246,7 @@ impl Ctx<'_> {
             _ => None,
         };
         let regret: Vec<RegretRecord> = records.iter().filter_map(judged_keys).collect();
-        let drift = made.as_ref().map(|made| check::drift(made, &done.profile));
+        let drift = made.as_ref().map(|made| twice.records(made, &done.profile));
         if let Some(made) = &made {
             let remarks = profile::diff::disturbed(made, &done.profile).into_iter();
             remarks.chain(profile::diff::states(made, &done.profile)).for_each(|line| output::talk(&line));

@@ -3,17 +3,16 @@
 use std::collections::BTreeSet;
 
 use crate::base::record::ThresholdRecord;
+use crate::base::sink::{Cancel, Sink};
 use crate::base::{Code, DeviceInfo, Error, Result};
 use crate::device::probe::Rig;
+use crate::jobs::calibrate::{self, CalibrateConfig, Calibrated};
+use crate::jobs::workers::Start;
 use crate::op;
-use crate::profile::{self, CPU_AUTO, Fit, Host, Kind, Profile, Verdict, diff};
+use crate::profile::{self, CPU_AUTO, Entry, Fit, Host, Kind, Profile, diff, drift};
 
 use super::args;
-use super::output;
-
-/// Thresholds that lie closer than this have not drifted, whatever their intervals: of hundreds of keys some always part by
-/// chance.
-const TOLERANCE: f64 = 0.15;
+use super::output::{self, CliSink};
 
 /// The profile of `--check`. Errors: those of loading it, `BadArgument` for a preset.
 pub(super) fn checked(a: &args::Calibrate) -> Result<Option<Profile>> {
@@ -81,18 +80,52 @@ pub(super) fn same_machine(made: &Profile, rig: &Rig) -> Result<()> {
     Ok(())
 }
 
-/// What became of the keys that had a verdict. Those without one now are unknown: that is no drift.
-pub(super) fn drift(made: &Profile, now: &Profile) -> Vec<ThresholdRecord> {
-    let open = |v: &Option<String>| {
-        v.as_deref().is_none_or(|v| [Verdict::Inconclusive, Verdict::Unmeasured].iter().any(|o| o.name() == v))
-    };
-    let mut records = diff::diff(made, now, TOLERANCE);
-    records.retain(|r| !open(&r.old_verdict));
-    for r in records.iter_mut().filter(|r| open(&r.new_verdict)) {
-        r.reason = format!("now {}", r.new_verdict.as_deref().unwrap_or("not measured"));
-        r.verdict = diff::UNKNOWN.into();
+/// Share of the budget that is kept for keys that seem to have changed.
+pub(super) const AGAIN: f64 = 1.0 / 3.0;
+
+/// Keys that were measured twice: their entries at first, and those of the second look.
+#[derive(Debug, Default)]
+pub(super) struct Twice {
+    first: Vec<Entry>,
+    again: Vec<Entry>,
+}
+
+impl Twice {
+    /// Measures once more what seems to have changed in `part`, and puts it in its place there; `cfg` has the budget for it.
+    pub(super) fn measure(
+        &mut self,
+        made: &Profile,
+        part: &mut Calibrated,
+        cfg: &CalibrateConfig,
+        (rig, start): (&Rig, Option<&Start>),
+        sink: &mut CliSink,
+        cancel: &Cancel,
+    ) -> Result<()> {
+        let now = part.as_asked();
+        let suspects = drift::suspects(made, &now);
+        if suspects.is_empty() || cancel.raised() {
+            return Ok(());
+        }
+        sink.note(&format!("measuring {} key(s) once more that seem to have changed", suspects.len()));
+        if let Some(found) = calibrate::again(cfg, &suspects, rig, start, sink, cancel)? {
+            let first: Vec<Entry> = suspects.into_iter().cloned().collect();
+            part.replace(&first, &found);
+            part.interrupted |= found.interrupted;
+            self.first.extend(first);
+            self.again.extend(found.asked);
+        }
+        Ok(())
     }
-    records
+
+    /// What became of the keys, `now` being the profile with what was found last.
+    pub(super) fn records(&self, made: &Profile, now: &Profile) -> Vec<ThresholdRecord> {
+        let mut first = now.clone();
+        for old in &self.first {
+            let same = |e: &&mut Entry| diff::same_key(e, old);
+            first.entries.iter_mut().filter(same).for_each(|e| *e = old.clone());
+        }
+        drift::twice(made, &first, &self.again)
+    }
 }
 
 /// 1: a key has drifted; 4: of no key can that be said; else 0.
@@ -107,7 +140,7 @@ pub(super) fn exit_code(records: &[ThresholdRecord]) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::Entry;
+    use crate::profile::Verdict;
 
     fn entry(op: &str, verdict: Verdict, threshold: Option<u64>) -> Entry {
         Entry {
@@ -143,27 +176,16 @@ mod tests {
     }
 
     #[test]
-    fn drift_is_a_moved_threshold_or_another_verdict_and_not_a_missing_one() {
-        let made = profile(vec![
-            entry("add", Verdict::Crossing, Some(11_000)),
-            entry("exp", Verdict::Crossing, Some(11_000)),
-            entry("sum", Verdict::Never, None),
-            entry("relu", Verdict::Inconclusive, None),
-        ]);
-        let with = |at: usize, e: Entry| {
-            let mut now = made.clone();
-            now.entries[at] = e;
-            let records = drift(&made, &now);
-            assert_eq!(records.len(), 3, "a key that had no verdict is not checked");
-            (records[at.min(2)].verdict.clone(), exit_code(&records))
+    fn a_key_that_drifted_is_a_finding_and_keys_of_which_nothing_is_known_are_no_answer() {
+        let made = profile(vec![entry("exp", Verdict::Never, None), entry("add", Verdict::Never, None)]);
+        let code = |verdicts: [Verdict; 2]| {
+            let now = profile(["exp", "add"].iter().zip(verdicts).map(|(op, v)| entry(op, v, None)).collect());
+            exit_code(&drift::drift(&made, &now))
         };
-        assert_eq!(exit_code(&drift(&made, &made)), 0);
-        assert_eq!(with(0, entry("add", Verdict::Crossing, Some(11_500))), ("WITHIN".into(), 0));
-        assert_eq!(with(0, entry("add", Verdict::Crossing, Some(22_000))), ("MOVED".into(), 1));
-        assert_eq!(with(1, entry("exp", Verdict::Unsafe, None)), ("VERDICT".into(), 1));
-        assert_eq!(with(2, entry("sum", Verdict::Inconclusive, None)), ("UNKNOWN".into(), 0));
-        let nothing = profile(made.entries.iter().map(|e| entry(&e.op, Verdict::Unmeasured, None)).collect());
-        assert_eq!(exit_code(&drift(&made, &nothing)), 4);
-        assert_eq!(exit_code(&drift(&profile(Vec::new()), &made)), 4, "nothing was checked");
+        assert_eq!(code([Verdict::Never, Verdict::Never]), 0);
+        assert_eq!(code([Verdict::Never, Verdict::Inconclusive]), 0);
+        assert_eq!(code([Verdict::Unsafe, Verdict::Inconclusive]), 1);
+        assert_eq!(code([Verdict::Unmeasured, Verdict::Inconclusive]), 4);
+        assert_eq!(exit_code(&[]), 4, "nothing was checked");
     }
 }

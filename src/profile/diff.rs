@@ -82,7 +82,11 @@ pub(super) fn key(e: &Entry) -> Key<'_> {
     (&e.op, &e.dtype, &e.family, &e.device, &e.residency, e.threads, &e.cpu_variant)
 }
 
-fn compare(a: (&Profile, Option<&Entry>), b: (&Profile, Option<&Entry>), tolerance: f64) -> Option<ThresholdRecord> {
+pub(super) fn compare(
+    a: (&Profile, Option<&Entry>),
+    b: (&Profile, Option<&Entry>),
+    tolerance: f64,
+) -> Option<ThresholdRecord> {
     let one = a.1.or(b.1)?;
     let (verdict, reason) = judge(a, b, tolerance);
     let known = |p: &Profile| p.devices.iter().find(|d| d.uid == one.device).map(|d| d.id.clone());
@@ -109,6 +113,11 @@ fn compare(a: (&Profile, Option<&Entry>), b: (&Profile, Option<&Entry>), toleran
     })
 }
 
+/// True if both entries are of one op, dtype, family, device, residency, number of threads and CPU kernel.
+pub fn same_key(a: &Entry, b: &Entry) -> bool {
+    key(a) == key(b)
+}
+
 fn judge(a: (&Profile, Option<&Entry>), b: (&Profile, Option<&Entry>), tolerance: f64) -> (&'static str, String) {
     let (x, y) = match (a.1, b.1) {
         (Some(x), Some(y)) => (x, y),
@@ -130,7 +139,10 @@ fn judge(a: (&Profile, Option<&Entry>), b: (&Profile, Option<&Entry>), tolerance
             Some(Winner::Stays) => {
                 (UNKNOWN, format!("{verdicts}, but at no size of both did the winner surely change"))
             }
-            Some(Winner::Changes(why)) => (VERDICT, format!("{verdicts}: {why}")),
+            Some(Winner::Changes(p, q)) => (
+                VERDICT,
+                format!("{verdicts}: CPU / device at {} {}: {:.2} and {:.2}", p.size, x.unit, ratio(p), ratio(q)),
+            ),
             None => (VERDICT, verdicts),
         };
     }
@@ -161,15 +173,27 @@ fn judge(a: (&Profile, Option<&Entry>), b: (&Profile, Option<&Entry>), tolerance
 }
 
 /// What the points of two entries with different verdicts say of who wins.
-enum Winner {
-    /// The other one, at this size.
-    Changes(String),
+pub(super) enum Winner<'e> {
+    /// The other one, at a size at which both have these points.
+    Changes(&'e CalibratePoint, &'e CalibratePoint),
     /// At each size that both measured the same one, as far as can be told.
     Stays,
 }
 
+/// CPU / device.
+pub(super) fn ratio(p: &CalibratePoint) -> f64 {
+    p.cpu_s / p.gpu_s
+}
+
+/// By how much two points of a size differ if the winner does.
+pub(super) fn changed(p: &CalibratePoint, q: &CalibratePoint, tolerance: f64) -> Option<f64> {
+    let (r, s) = (ratio(p), ratio(q));
+    let factor = r.max(s) / r.min(s);
+    ((r > 1.0) != (s > 1.0) && factor > 1.0 + tolerance).then_some(factor)
+}
+
 /// `None` where the verdicts do not rest on points of the same sizes.
-fn other_winner(x: &Entry, y: &Entry, tolerance: f64) -> Option<Winner> {
+pub(super) fn other_winner<'e>(x: &'e Entry, y: &'e Entry, tolerance: f64) -> Option<Winner<'e>> {
     use Verdict::{Always, Crossing, Inconclusive, Never, NonMonotone};
     let measured = |e: &Entry| {
         !e.edited && matches!(e.verdict, Always | Crossing | Inconclusive | Never | NonMonotone) && !e.points.is_empty()
@@ -179,19 +203,13 @@ fn other_winner(x: &Entry, y: &Entry, tolerance: f64) -> Option<Winner> {
     }
     let of: HashMap<u64, &CalibratePoint> = y.points.iter().map(|p| (p.size, p)).collect();
     let both: Vec<_> = x.points.iter().filter_map(|p| Some((p, *of.get(&p.size)?))).collect();
-    let ratio = |p: &CalibratePoint| p.cpu_s / p.gpu_s;
-    // By how much they differ if the winner does.
-    let change = |(p, q): &(&CalibratePoint, &CalibratePoint)| {
-        let (r, s) = (ratio(p), ratio(q));
+    let surely = |(p, q): &(&CalibratePoint, &CalibratePoint)| {
         let touch = p.ratio_ci[1] >= q.ratio_ci[0] && q.ratio_ci[1] >= p.ratio_ci[0];
-        let factor = r.max(s) / r.min(s);
-        ((r > 1.0) != (s > 1.0) && !touch && factor > 1.0 + tolerance).then_some(factor)
+        changed(p, q, tolerance).filter(|_| !touch)
     };
-    let most = both.iter().filter_map(|pair| Some((change(pair)?, pair))).max_by(|a, b| a.0.total_cmp(&b.0));
+    let most = both.iter().filter_map(|pair| Some((surely(pair)?, pair))).max_by(|a, b| a.0.total_cmp(&b.0));
     match most {
-        Some((_, (p, q))) => {
-            Some(Winner::Changes(format!("CPU / device at {} {}: {:.2} and {:.2}", p.size, x.unit, ratio(p), ratio(q))))
-        }
+        Some((_, (p, q))) => Some(Winner::Changes(p, q)),
         None => (!both.is_empty()).then_some(Winner::Stays),
     }
 }

@@ -10,6 +10,7 @@ pub mod chain;
 mod check;
 pub mod choose;
 pub mod diff;
+pub mod drift;
 pub mod edit;
 pub mod file;
 mod host;

@@ -2,6 +2,7 @@
 
 #![allow(clippy::print_stdout, reason = "a test tells what it skipped and found")]
 
+mod checked;
 mod keys;
 mod slowed;
 

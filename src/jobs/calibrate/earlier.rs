@@ -1,6 +1,7 @@
 //! Adding to an earlier profile: what it has stays, and one that was cut short is resumed.
 
 use crate::base::{Code, DeviceInfo, Error, Result};
+use crate::profile::diff::same_key;
 use crate::profile::{Entry, Profile, State, Verdict};
 
 /// Refuses (`BadArgument`) a profile that was made against another CPU, another margin or other devices under the same
@@ -25,14 +26,6 @@ pub(super) fn fits(earlier: &Profile, now: &Profile, devices: &[&DeviceInfo]) ->
         }
     }
     Ok(())
-}
-
-/// True if both are of one op, dtype, family, device, residency, number of threads and CPU kernel.
-fn same_key(a: &Entry, b: &Entry) -> bool {
-    fn key(e: &Entry) -> [&str; 6] {
-        [&e.op, &e.dtype, &e.family, &e.device, &e.residency, &e.cpu_variant]
-    }
-    a.threads == b.threads && key(a) == key(b)
 }
 
 /// The entries of these keys, if the earlier profile was cut short and all of them have a verdict in it.

@@ -33,7 +33,8 @@ use crate::jobs::look::{Crew, Here, Looker};
 use crate::jobs::workers::Start;
 use crate::measure::Residency;
 use crate::measure::crossing::WITHIN_10;
-use crate::op::{Family, OpDesc, Unit};
+use crate::op::{Family, OpDesc, Unit, find};
+use crate::profile::diff::same_key;
 use crate::profile::model::{Curve, Sample, fit};
 use crate::profile::{Entry, Profile, ProfileDevice, State, Verdict};
 
@@ -125,6 +126,21 @@ impl Calibrated {
         Profile { entries: self.asked.clone(), ..self.profile.clone() }
     }
 
+    /// Puts what [`again`] found of these entries in their place, as far as it found a verdict.
+    pub fn replace(&mut self, entries: &[Entry], found: &Calibrated) {
+        for entry in entries {
+            let is = |e: &Entry| same_key(e, entry);
+            let Some(new) = found.asked.iter().find(|e| is(e) && is_decided(e.verdict.name())) else { continue };
+            let all = self.profile.entries.iter_mut().chain(&mut self.asked);
+            all.filter(|e| is(e)).for_each(|e| *e = new.clone());
+            if let Some(record) = found.records.iter().find(|r| is(&Entry::from(*r))) {
+                self.records.iter_mut().filter(|r| is(&Entry::from(&**r))).for_each(|r| r.clone_from(record));
+            }
+        }
+        self.wrong.extend(found.wrong.iter().cloned());
+        self.calls = [self.calls[0] + found.calls[0], self.calls[1] + found.calls[1]];
+    }
+
     /// Crossings; how many of them are known within 10 %, the upper end of the interval being at most [`WITHIN_10`] times the lower
     /// one; and within the intervals of how many a call on the wrong side takes at most 10 % longer.
     pub fn crossings(&self) -> [usize; 3] {
@@ -209,6 +225,42 @@ pub(super) fn run_keys_workers(
 ) -> Result<Calibrated> {
     let mut crew = Crew::new(start, rig.cpu.clock());
     run_with(cfg, rig, &mut crew, How { keys, ..How::default() }, sink, cancel)
+}
+
+/// Measures the keys of these entries once more, in this order, within the configuration's budget: in fresh processes, or in this
+/// one for want of a `start`. Keys of a program's own functions, and of devices that the rig does not have, are left out.
+/// `None` if nothing is left.
+///
+/// Errors: as [`run`].
+pub fn again(
+    cfg: &CalibrateConfig,
+    entries: &[&Entry],
+    rig: &Rig,
+    start: Option<&Start>,
+    sink: &mut dyn Sink,
+    cancel: &Cancel,
+) -> Result<Option<Calibrated>> {
+    let mut keys: Vec<Wanted> = Vec::new();
+    for entry in entries {
+        let Ok(op) = find(&entry.op) else { continue };
+        let family = op.families.iter().find(|f| f.name == entry.family);
+        let (Some(family), Ok(dtype)) = (family, entry.dtype.parse()) else { continue };
+        if !keys.iter().any(|k| k.op.name == op.name && k.dtype == dtype && k.family.name == family.name) {
+            keys.push(Wanted { op, dtype, family });
+        }
+    }
+    let asked = |of: &dyn Fn(&Entry) -> bool| entries.iter().any(|e| of(e));
+    let devices: Vec<_> = rig.devices.iter().filter(|d| asked(&|e| e.device == d.info().uid)).cloned().collect();
+    if keys.is_empty() || devices.is_empty() {
+        return Ok(None);
+    }
+    let rig = Rig { devices, cpu: rig.cpu.clone(), absent: Vec::new() };
+    let residencies = cfg.residencies.iter().filter(|r| asked(&|e| e.residency == r.name())).copied().collect();
+    let cfg = CalibrateConfig { residencies, earlier: None, ..cfg.clone() };
+    match start {
+        Some(start) => run_keys_workers(&cfg, &keys, &rig, start, sink, cancel).map(Some),
+        None => run_keys_in(&cfg, &keys, &[&rig], sink, cancel).map(Some),
+    }
 }
 
 /// The same in fresh processes, which `start` says how to start; [`worker`] is what they run. `rig` holds the same devices.

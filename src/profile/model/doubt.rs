@@ -27,17 +27,19 @@ pub fn doubtful(keys: &[(Vec<Sample>, bool)], candidates: &[Features], most: usi
         measured.extend(levels.shapes);
     }
     let halved = |d: f64, at: f64| d / (d + at);
-    for (worth, s) in worth.iter_mut().zip(&shapes) {
-        let nearest = measured.iter().map(|m| apart(m, s)).fold(f64::INFINITY, f64::min);
+    // Most are plainly faster on one side. What is near others only loses worth.
+    let mut left: Vec<(usize, f64)> = worth.into_iter().enumerate().filter(|(_, w)| *w >= WORTH).collect();
+    for (i, worth) in &mut left {
+        let nearest = measured.iter().map(|m| apart(m, &shapes[*i])).fold(f64::INFINITY, f64::min);
         *worth *= if nearest.is_finite() { halved(nearest, BESIDE[0]) } else { 1.0 };
     }
     let mut chosen = Vec::new();
     while chosen.len() < most {
-        let best = worth.iter().copied().enumerate().max_by(|a, b| a.1.total_cmp(&b.1));
+        let best = left.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1));
         let Some((best, _)) = best.filter(|(_, w)| *w >= WORTH) else { break };
         chosen.push(best);
-        for (worth, s) in worth.iter_mut().zip(&shapes) {
-            *worth *= halved(apart(&shapes[best], s), BESIDE[1]);
+        for (i, worth) in &mut left {
+            *worth *= halved(apart(&shapes[best], &shapes[*i]), BESIDE[1]);
         }
     }
     chosen
