@@ -244,3 +244,18 @@ fn a_class_that_is_taken_away_is_missed() {
     let without: Vec<CaseSpec> = all.iter().filter(|s| s.fill != Fill::Special).cloned().collect();
     assert_eq!(missing_classes(op, DType::F32, &without).len(), whole + 1);
 }
+
+/// Where a function lies decides how fast a plain loop in it is, and a build that differs elsewhere must not change that.
+#[test]
+fn kernels_begin_where_cache_lines_do() {
+    let mut begins = BTreeSet::new();
+    for kernel in op::all().flat_map(|op| op.kernels) {
+        if let Body::Native(run) = kernel.body {
+            begins.insert(run as usize);
+        }
+    }
+    assert!(begins.len() > 100, "{} functions", begins.len());
+    let astray = begins.iter().filter(|at| *at % 64 != 0).count();
+    let why = "built without .cargo/config.toml (RUSTFLAGS replaces its flags): add -Cllvm-args=-align-all-functions=6";
+    assert_eq!(astray, 0, "of {} kernels; {why}", begins.len());
+}

@@ -1,5 +1,7 @@
 //! Shapes of a family other than its sweep: skinny ones, sizes between the powers of two, other batches and filters.
 
+use std::collections::HashSet;
+
 use crate::base::rng::Philox;
 use crate::base::{Attrs, Case, DType, Fill, Result};
 use crate::op::{Family, OpDesc, Unit};
@@ -41,7 +43,7 @@ pub(super) fn shapes(
     let span = (range.1 as f64 / range.0 as f64).max(1.0).ln();
     let (first, last) = ((family.sweep)(range.0), (family.sweep)(range.1));
     let grows: Vec<bool> = first.iter().zip(&last).map(|(a, b)| a != b).collect();
-    let mut out: Vec<Case> = Vec::with_capacity(n);
+    let (mut out, mut seen) = (Vec::with_capacity(n), HashSet::new());
     for i in 0..n as u64 {
         // Multiples of the golden ratio, from a start that the seed chooses.
         let u = (rng.unit(0, 0) + i as f64 * 0.618_033_988_749_895).fract();
@@ -71,7 +73,7 @@ pub(super) fn shapes(
             Some(case) => case,
             None => op.case(dtype, &plain, Attrs::new(), Fill::Uniform)?,
         };
-        if !out.iter().any(|c| c.dims == case.dims) {
+        if seen.insert(case.dims.clone()) {
             out.push(case);
         }
     }

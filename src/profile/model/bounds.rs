@@ -303,6 +303,7 @@ mod tests {
                 wave: self.maybe(2.0, 6.0),
                 wave_most: most(self),
                 deep: self.maybe(0.0, 3.0),
+                hinged: self.yes(),
                 stepped: self.yes(),
                 teamed,
                 team_s: self.maybe(-6.0, -4.0),

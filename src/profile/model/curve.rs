@@ -79,6 +79,9 @@ pub struct Side {
     /// Operations per byte written that let another worker take part in a result; 0: one worker makes it.
     #[serde(skip_serializing_if = "is_zero")]
     pub deep: f64,
+    /// Whether up to `deep` operations per byte written are one worker's alone; then as many workers as there are `deep`s.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub hinged: bool,
     /// Whether a part of a further wave takes as long as a whole one.
     pub stepped: bool,
     /// Whether all workers start at once where a wave is full, and one works alone before.
@@ -226,7 +229,11 @@ impl Side {
     /// Arithmetic and traffic.
     pub(super) fn parts(&self, s: &Shape) -> [f64; 2] {
         let extent = s.extent(self.extent);
-        let shared = if self.deep > 0.0 { 1.0 + s.depth() / self.deep } else { 1.0 };
+        let shared = match () {
+            () if self.deep <= 0.0 => 1.0,
+            () if self.hinged => (s.depth() / self.deep).max(1.0),
+            () => 1.0 + s.depth() / self.deep,
+        };
         let work = s.flops * self.flop_s * s.padded(self.tile) + s.written * self.result_s;
         let arithmetic = work * self.waves(extent * shared);
         let bytes = s.bytes();
@@ -428,6 +435,8 @@ mod tests {
         // 4,000 bytes written; 2.5 operations for each of them, so half as many workers again take part.
         near(Side { result_s: 1e-10, ..side() }.seconds(&s), 1e-5 + 8e-7 + 1.4e-6);
         near(Side { wave: 24e3, deep: 5.0, ..side() }.seconds(&s), 1e-5 + 8e-7 + 2e-6);
+        near(Side { wave: 24e3, deep: 1.25, hinged: true, ..side() }.seconds(&s), 1e-5 + 8e-7 + 1.5e-6);
+        near(Side { wave: 24e3, deep: 5.0, hinged: true, ..side() }.seconds(&s), 1e-5 + 8e-7 + 3e-6);
         near(Side { wave: 16e3, extent: Extent::Output, ..side() }.seconds(&s), 1e-5 + 8e-7 + 4e-6);
         let alone = Side { wave: 16e3, wave_most: 8.0, fill_most: 2.0, teamed: true, team_s: 1.0, ..side() };
         near(alone.seconds(&s), 1e-5 + 8e-7 + 8e-6);

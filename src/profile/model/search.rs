@@ -28,6 +28,9 @@ const APART: f64 = 1.0005;
 /// of two scores counts as so many times smaller.
 const ALIKE: f64 = 2.0;
 
+/// Forms of less weight than this are not asked.
+const LIGHT: f64 = 1e-3;
+
 /// Fewest shapes on either side of where something begins.
 const FEW: usize = 3;
 
@@ -59,9 +62,13 @@ impl Data<'_> {
             for extent in [Extent::Larger, Extent::Output] {
                 // A team found too early may stand in the way of better forms.
                 for teams in if self.queued { &[false][..] } else { &[false, true] } {
-                    let mut found = self.scored(Side { serial, extent, ..Side::default() });
-                    self.search(&mut found, *teams);
-                    all.push(found);
+                    let plain = self.scored(Side { serial, extent, ..Side::default() });
+                    // Waves that are tried first and alone may stand in the way, too.
+                    let joint = self.queued.then(|| self.joint(plain.clone()));
+                    for mut found in std::iter::once(plain).chain(joint) {
+                        self.search(&mut found, *teams);
+                        all.push(found);
+                    }
                 }
             }
         }
@@ -129,10 +136,26 @@ impl Data<'_> {
         }
         let least = members.iter().map(|m| m.score).fold(f64::INFINITY, f64::min);
         let weighted = |mut m: Scored| {
-            self.correct(&mut m.side);
-            (m.side, (-(m.score - least) / (2.0 * ALIKE)).max(-30.0).exp())
+            let weight = (-(m.score - least) / (2.0 * ALIKE)).exp();
+            (weight >= LIGHT).then(|| {
+                self.correct(&mut m.side);
+                (m.side, weight)
+            })
         };
-        members.into_iter().map(weighted).collect()
+        members.into_iter().filter_map(weighted).collect()
+    }
+
+    /// Waves together with workers that share a result: where a result takes many operations, either alone explains little.
+    fn joint(&self, mut found: Scored) -> Scored {
+        let extent = found.side.extent;
+        let (least, most) = self.range(|s| s.extent(extent));
+        let (low, high) = self.range(|s| s.depth());
+        for (wave, deep) in steps(least, most, 8).flat_map(|wave| steps(low, high, 4).map(move |deep| (wave, deep))) {
+            for hinged in [false, true] {
+                self.try_on(&mut found, |s| (s.wave, s.deep, s.hinged, s.stepped) = (wave, deep, hinged, true));
+            }
+        }
+        found
     }
 
     /// Where waves, caches and so on begin, one after the other; `teams`: of the CPU's threads, too.
@@ -182,7 +205,9 @@ impl Data<'_> {
         if found.side.wave > 0.0 && self.queued {
             let (low, high) = self.range(|s| s.depth());
             for deep in steps(low, high, 8) {
-                self.try_on(found, |s| s.deep = deep);
+                for hinged in [false, true] {
+                    self.try_on(found, |s| (s.deep, s.hinged) = (deep, hinged));
+                }
             }
         }
         for tile in [8, 16, 32, 64] {

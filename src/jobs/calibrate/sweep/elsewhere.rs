@@ -10,8 +10,9 @@ use super::{Looked, Running};
 const OTHERS: [usize; 2] = [10, 24];
 
 /// Where the winner changes, so many times as many shapes more whose place is in doubt then, out of a pool of them. With several
-/// dimensions few of a pool have nearly the extent at which threads may start: out of 600, a third round asked for none there.
-const DOUBTFUL: [usize; 3] = [8, 8, 2400];
+/// dimensions few of a pool have nearly the extent at which threads may start, or are about as fast on both sides: out of 600, a
+/// third round asked for none there; out of 2,400, no round asked for one at which a cache would have shown.
+const DOUBTFUL: [usize; 3] = [16, 8, 9600];
 
 /// First ones of the pool that are far from others: of more, the farthest would be more extreme ones.
 const FAR: usize = 600;
