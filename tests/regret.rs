@@ -165,12 +165,11 @@ fn placing_by_curves_costs_little_on_every_simulated_machine() {
     assert!(worse * 10 >= crossing.len() * 9, "{worse} of {}", crossing.len());
 }
 
-/// Curves of a machine with cliffs sent sizes to the CPU that lie between two at which the device was found to win, and lost up to
-/// 36 % there. Where a size says all, what was found decides; the same curves without that are seen to lose.
+/// Where a size says all, what was found decides, even beside sums that are off: planted here, for it is rare. The same sums without
+/// what was found are seen to lose.
 #[test]
 fn what_was_found_decides_where_a_size_says_all() {
     let spec = sim::spec("cliffs").unwrap();
-    let mut without = 0.0f64;
     for seed in [4, 11, 17] {
         let mut profile = study(&spec, &CalibrateConfig { seed, ..config("exp") }, 11).profile;
         let resident = |p: &Profile| {
@@ -181,10 +180,15 @@ fn what_was_found_decides_where_a_size_says_all() {
         };
         let worst = resident(&profile);
         assert!(worst <= 0.10, "seed {seed}: {}", percent(worst));
+        let mut curves: Vec<_> = profile.entries.iter_mut().filter_map(|e| e.curve.as_mut()).collect();
+        assert!(curves.iter().any(|c| c.change.is_some()));
+        curves.iter_mut().for_each(|c| c.device.fixed_s *= 4.0);
+        let beside = resident(&profile);
+        assert!(beside <= 0.10, "seed {seed}: {} beside sums that are off", percent(beside));
         profile.entries.iter_mut().filter_map(|e| e.curve.as_mut()).for_each(|c| c.change = None);
-        without = without.max(resident(&profile));
+        let without = resident(&profile);
+        assert!(without > 0.15, "seed {seed}: nothing was to be lost: {}", percent(without));
     }
-    assert!(without > 0.15, "nothing was to be lost: {}", percent(without));
 }
 
 /// The rough machines are no exercise in fitting what was put in: on exact, noise-free times something is left.
