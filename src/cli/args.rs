@@ -321,7 +321,7 @@ pub(super) struct Calibrate {
     #[arg(long)]
     pub(super) allow_software: bool,
     /// Measure the keys of this profile again, as it was made where no option says otherwise; exit code 1 if a threshold
-    /// moved beyond both intervals and 15 %, or another side wins
+    /// moved beyond both intervals and 15 %, or another side wins, and does so when it is measured once more
     #[arg(long, value_name = "FILE", conflicts_with_all = ["merge", "workload", "full", "regret", "output", "margin"])]
     pub(super) check: Option<String>,
     /// Add to an earlier profile of this machine; one that was interrupted is resumed

@@ -197,9 +197,8 @@ impl Ctx<'_> {
             let mut states = made.as_ref().map_or_else(Vec::new, |made| made.states.clone());
             State::join(&mut states, &remembered.states);
             let mut cfg = calibrate::CalibrateConfig { states, ..cfg.clone() };
-            // What seems to have changed is measured once more: there is time for that.
-            let checks = made.as_ref().filter(|_| workload.is_none());
-            let again = cfg.budget.mul_f64(if checks.is_some() { check::AGAIN } else { 0.0 });
+            // What seems to have changed is measured once more: time is kept for that.
+            let again = cfg.budget.mul_f64(if made.is_some() { check::AGAIN } else { 0.0 });
             cfg.budget -= again;
             let mut part = match (&workload, &start) {
                 (Some(workload), _) => {
@@ -211,7 +210,7 @@ impl Ctx<'_> {
                 (None, None) => calibrate::run(&cfg, &rig, &mut sink, &cancel)?,
                 (None, Some(start)) => calibrate::run_workers(&cfg, &rig, start, &mut sink, &cancel)?,
             };
-            if let Some(made) = checks {
+            if let Some(made) = &made {
                 let cfg = calibrate::CalibrateConfig { budget: again, ..cfg.clone() };
                 twice.measure(made, &mut part, &cfg, (&rig, start.as_ref()), &mut sink, &cancel)?;
             }
