@@ -142,22 +142,8 @@ mod tests {
     use super::*;
     use crate::profile::Verdict;
 
-    fn entry(op: &str, verdict: Verdict, threshold: Option<u64>) -> Entry {
-        Entry {
-            op: op.into(),
-            dtype: "f32".into(),
-            family: "all".into(),
-            device: "sim:x".into(),
-            residency: "always".into(),
-            threads: 2,
-            cpu_variant: CPU_AUTO.into(),
-            verdict,
-            unit: "elements".into(),
-            crossing: threshold.map(|t| t * 10 / 11),
-            ci: threshold.map(|t| [t * 9 / 11, t]),
-            threshold,
-            ..Entry::default()
-        }
+    fn entry(op: &str, verdict: Verdict) -> Entry {
+        Entry { op: op.into(), verdict, ..Entry::default() }
     }
 
     fn profile(entries: Vec<Entry>) -> Profile {
@@ -169,7 +155,7 @@ mod tests {
         use clap::Parser;
         let parsed = args::Cli::try_parse_from(["gpuctl", "calibrate", "--check", "x.toml"]).unwrap();
         let args::Command::Calibrate(a) = parsed.command else { panic!("another command") };
-        let made = |ops: &[&str]| profile(ops.iter().map(|op| entry(op, Verdict::Never, None)).collect());
+        let made = |ops: &[&str]| profile(ops.iter().map(|op| entry(op, Verdict::Never)).collect());
         assert_eq!(as_made(&a, &made(&["mine", "exp", "add"])).unwrap().op.as_deref(), Some("add,exp"));
         let e = as_made(&a, &made(&["mine"])).unwrap_err();
         assert!(e.code() == Code::BadArgument && e.to_string().contains("own functions"), "{e}");
@@ -177,9 +163,9 @@ mod tests {
 
     #[test]
     fn a_key_that_drifted_is_a_finding_and_keys_of_which_nothing_is_known_are_no_answer() {
-        let made = profile(vec![entry("exp", Verdict::Never, None), entry("add", Verdict::Never, None)]);
+        let made = profile(vec![entry("exp", Verdict::Never), entry("add", Verdict::Never)]);
         let code = |verdicts: [Verdict; 2]| {
-            let now = profile(["exp", "add"].iter().zip(verdicts).map(|(op, v)| entry(op, v, None)).collect());
+            let now = profile(["exp", "add"].iter().zip(verdicts).map(|(op, v)| entry(op, v)).collect());
             exit_code(&drift::drift(&made, &now))
         };
         assert_eq!(code([Verdict::Never, Verdict::Never]), 0);
