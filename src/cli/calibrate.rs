@@ -245,7 +245,7 @@ impl Ctx<'_> {
             _ => None,
         };
         let regret: Vec<RegretRecord> = records.iter().filter_map(judged_keys).collect();
-        let drift = made.as_ref().map(|made| twice.records(made, &done.profile));
+        let (drift, left_open) = made.as_ref().map(|made| twice.records(made, &done.profile)).unzip();
         if let Some(made) = &made {
             let remarks = profile::diff::disturbed(made, &done.profile).into_iter();
             remarks.chain(profile::diff::states(made, &done.profile)).for_each(|line| output::talk(&line));
@@ -291,7 +291,7 @@ impl Ctx<'_> {
         let code = match () {
             () if done.interrupted || cancel.raised() => super::INTERRUPTED,
             () if found || wrong || !refused.is_empty() => 1,
-            () if drift.is_some() => drift.as_deref().map_or(0, check::exit_code),
+            () if drift.is_some() => drift.as_deref().map_or(0, |d| check::exit_code(d, left_open.unwrap_or(0))),
             () if unjudged.is_some() => unjudged.as_ref().map_or(5, super::exit_code),
             () if unclear || (a.regret && regret.is_empty()) || done.nothing() => 4,
             () => 0,

@@ -117,8 +117,9 @@ impl Twice {
         Ok(())
     }
 
-    /// What became of the keys, `now` being the profile with what was found last.
-    pub(super) fn records(&self, made: &Profile, now: &Profile) -> Vec<ThresholdRecord> {
+    /// What became of the keys, `now` being the profile with what was found last; and of how many that seemed to have changed that
+    /// cannot be said.
+    pub(super) fn records(&self, made: &Profile, now: &Profile) -> (Vec<ThresholdRecord>, usize) {
         let mut first = now.clone();
         for old in &self.first {
             let same = |e: &&mut Entry| diff::same_key(e, old);
@@ -128,10 +129,11 @@ impl Twice {
     }
 }
 
-/// 1: a key has drifted; 4: of no key can that be said; else 0.
-pub(super) fn exit_code(records: &[ThresholdRecord]) -> u8 {
+/// 1: a key has drifted; 4: of no key can that be said, or not of one that seemed to (`left_open`); else 0.
+pub(super) fn exit_code(records: &[ThresholdRecord], left_open: usize) -> u8 {
     match () {
         () if records.iter().any(|r| diff::is_finding(&r.verdict)) => 1,
+        () if left_open > 0 => 4,
         () if records.iter().all(|r| r.verdict == diff::UNKNOWN) => 4,
         () => 0,
     }
@@ -166,12 +168,14 @@ mod tests {
         let made = profile(vec![entry("exp", Verdict::Never), entry("add", Verdict::Never)]);
         let code = |verdicts: [Verdict; 2]| {
             let now = profile(["exp", "add"].iter().zip(verdicts).map(|(op, v)| entry(op, v)).collect());
-            exit_code(&drift::drift(&made, &now))
+            exit_code(&drift::drift(&made, &now), 0)
         };
         assert_eq!(code([Verdict::Never, Verdict::Never]), 0);
         assert_eq!(code([Verdict::Never, Verdict::Inconclusive]), 0);
         assert_eq!(code([Verdict::Unsafe, Verdict::Inconclusive]), 1);
         assert_eq!(code([Verdict::Unmeasured, Verdict::Inconclusive]), 4);
-        assert_eq!(exit_code(&[]), 4, "nothing was checked");
+        assert_eq!(exit_code(&[], 0), 4, "nothing was checked");
+        let same = drift::drift(&made, &made);
+        assert_eq!([exit_code(&same, 0), exit_code(&same, 1)], [0, 4], "what seemed to have changed is no pass");
     }
 }

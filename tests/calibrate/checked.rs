@@ -18,7 +18,7 @@ fn machine(factor: f64) -> Rig {
 }
 
 fn words(made: &Calibrated, first: &Calibrated, second: &Calibrated) -> Vec<String> {
-    let records = drift::twice(&made.profile, &first.profile, &second.asked);
+    let (records, _) = drift::twice(&made.profile, &first.profile, &second.asked);
     records.into_iter().map(|r| r.verdict).collect()
 }
 
